@@ -105,7 +105,7 @@ def test_the_files_are_what_the_maker_makes(folder: Path, tmp_path: Path, reques
 
 def test_a_dashboard_can_be_provisioned(dashboard: Json) -> None:
     """No id, a fixed uid, no inputs to be asked for, not to be edited, tagged, with a description."""
-    assert dashboard["id"] is None
+    assert "id" not in dashboard
     assert re.fullmatch(r"nodevet-[a-z-]+", dashboard["uid"])
     assert dashboard["editable"] is False
     assert not [key for key in dashboard if key.startswith("__")]
@@ -139,6 +139,11 @@ def test_every_panel_says_what_it_shows_in_which_unit(dashboard: Json) -> None:
         assert "repeat" not in panel
         for place in (panel, *panel["targets"]):
             assert place["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
+
+
+def test_curves_are_named_in_a_legend(dashboard: Json) -> None:
+    """Grafana's builder hides a legend that is not told to show itself."""
+    assert all(panel["options"]["legend"]["showLegend"] for panel in panels(dashboard) if panel["type"] == "timeseries")
 
 
 def test_panels_stand_beside_each_other(dashboard: Json) -> None:
@@ -277,7 +282,7 @@ def test_every_query_has_an_answer(name: str, folder: Path, stack: PrometheusSta
 def test_the_variables_find_jobs_and_nodes(folder: Path, stack: PrometheusStack) -> None:
     """What the lists are filled from has job and instance."""
     for variable in load(folder / "fleet.json")["templating"]["list"][1:]:
-        found = re.fullmatch(r"label_values\((.+), (\w+)\)", variable["definition"])
+        found = re.fullmatch(r"label_values\((.+), (\w+)\)", variable["query"]["query"])
         assert found
         assert all(entry["metric"][found[2]] for entry in stack.query(concrete(found[1])))
 

@@ -5,13 +5,14 @@ A dashboard is rows of panels; where a panel stands, its id and its targets' ids
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 
+from grafana_foundation_sdk.models import units
+from grafana_foundation_sdk.models.dashboard import Dashboard
 from panels import (
     COLOURS,
-    RANKS,
-    Json,
+    WORDS,
+    Panels,
     bars,
     curves,
     dashboard,
@@ -37,13 +38,12 @@ SLOWDOWN = (
 THROTTLED = "sum by (job, instance, device, reason) (rate(nodevet_throttle_seconds_total{<M>}[$__rate_interval]))"
 LAST_PROOF = "nodevet_burnin_finished_timestamp_seconds{<M>}"
 RATE = of_accelerators("nodevet_burnin_flops_per_second{<M>}", "model, pci")
+EFFICIENCY = of_accelerators("nodevet_burnin_efficiency_ratio{<M>}", "model, pci")
 WHERE = {"instance": "address", "pci": "slot", "model": "model"}
 LOAD = {"instance": "address", "pci": "slot", "workload": "workload", "dtype": "format"}
-FROM_ZERO = {"min": 0}
-SHARE = {"min": 0, "max": 1}
 
 
-def fleet() -> Json:
+def fleet() -> Dashboard:
     """Return the dashboard of all nodes: how many are fit, which are not, and what is found."""
     rows = {
         "Now": _fleet_now(),
@@ -57,12 +57,12 @@ def fleet() -> Json:
     )
 
 
-def _fleet_now() -> Iterable[Json]:
+def _fleet_now() -> Panels:
     yield number("Nodes", "Nodes whose agents were scraped lately.", "count(nodevet_node_info{<M>})")
-    for word in RANKS:
-        colour, bad = ("green", "") if word == "ok" else ("text", COLOURS[word])
+    for word, colour in COLOURS.items():
+        usual, bad = (colour, "") if word == "ok" else ("text", colour)
         expression = f'sum(nodevet_node_state{{<M>, state="{word}"}})'
-        yield number(word, f"Nodes whose verdict is {word}.", expression, colour=colour, bad=bad)
+        yield number(word, f"Nodes whose verdict is {word}.", expression, colour=usual, bad=bad)
     silent = "count(up{<M>} == 0) or vector(0)"
     yield number("silent", "Targets that do not answer a scrape.", silent, bad="red")
     closed = "sum(nodevet_gate_closed{<M>})"
@@ -73,17 +73,16 @@ def _fleet_now() -> Iterable[Json]:
     yield number("not judging", said, idle, bad="red")
 
 
-def _fleet_attention() -> Iterable[Json]:
+def _fleet_attention() -> Panels:
     yield table(
         "Nodes that are not ok",
         "Gravest first, at most fifty. The address leads to the node.",
         f"topk(50, ({state_rank('nodevet_node_state')})"
         " * on (job, instance) group_left (node, simulated) nodevet_node_info{<M>} > 0)",
         {"Value": "verdict", "node": "node", "instance": "address", "simulated": "simulated"},
-        unit="none",
-        width=10,
+        unit=units.NoUnit,
         states=True,
-    )
+    ).span(10)
     opened = FINDING.format('{<M>, state="open"}')
     columns = {"code": "code", "outcome": "outcome", "instance": "address", "device": "device", "action": "action"}
     yield table(
@@ -91,82 +90,76 @@ def _fleet_attention() -> Iterable[Json]:
         "Oldest first, at most a hundred. What to do stands beside each.",
         f"topk(100, {opened} {OPEN_FOR})",
         {**columns, "fault_class": "fault of", "check": "check", "Value": "open for"},
-        unit="s",
-        width=14,
-    )
+        unit=units.Seconds,
+    ).span(14)
 
 
-def _fleet_curves() -> Iterable[Json]:
+def _fleet_curves() -> Panels:
     yield curves(
         "Nodes by verdict",
         "A fleet that loses nodes slowly shows it here first.",
-        [target("sum by (state) (nodevet_node_state{<M>})", "{{state}}")],
-        unit="none",
+        target("sum by (state) (nodevet_node_state{<M>})", "{{state}}"),
+        unit=units.NoUnit,
         stacked=True,
-        width=12,
-    )
+    ).span(12)
     yield curves(
         "Open findings by code",
         "The ten most frequent. One code on many nodes at once is a rollout, not bad hardware.",
-        [target('topk(10, sum by (code) (nodevet_episode_active{<M>, state="open"}))', "{{code}}")],
-        unit="none",
-        width=12,
-    )
+        target('topk(10, sum by (code) (nodevet_episode_active{<M>, state="open"}))', "{{code}}"),
+        unit=units.NoUnit,
+    ).span(12)
     power = 'sum(nodevet_power_watts{<M>, scope="device"})'
-    yield curves("Power", "What all accelerators draw together.", [target(power, "power")], unit="watt")
+    yield curves("Power", "What all accelerators draw together.", target(power, "power"), unit=units.Watt)
     busy = 'nodevet_utilization_ratio{<M>, engine="compute"}'
-    in_use = [target(f"avg({busy})", "mean"), target(f"quantile(0.1, {busy})", "least busy tenth")]
+    mean, least = target(f"avg({busy})", "mean"), target(f"quantile(0.1, {busy})", "least busy tenth")
     said = "Share of time that accelerators were busy: their mean, and the tenth that does least."
-    yield curves("Devices in use", said, in_use, unit="percentunit", defaults=SHARE)
+    yield curves("Devices in use", said, mean, least, unit=units.PercentUnit).min(0).max(1)
     events = "topk(10, 60 * sum by (code) (rate(nodevet_events_total{<M>}[$__rate_interval])))"
     said = "What kernel logs and drivers told: the ten most frequent codes."
-    yield curves("Events", said, [target(events, "{{code}}")], unit="cpm", defaults=FROM_ZERO)
+    yield curves("Events", said, target(events, "{{code}}"), unit=units.CountsPerMinute).min(0)
 
 
-def _fleet_jobs() -> Iterable[Json]:
-    jobs = [target("sum(nodevet_jobs{<M>})", "jobs")]
+def _fleet_jobs() -> Panels:
+    jobs = target("sum(nodevet_jobs{<M>})", "jobs")
     said = "Jobs that claim a node: begun by a prolog, not ended by an epilog."
-    yield curves("Jobs", said, jobs, unit="none", width=12, defaults=FROM_ZERO)
+    yield curves("Jobs", said, jobs, unit=units.NoUnit).span(12).min(0)
     decided = "60 * sum by (decision) (rate(nodevet_gate_decisions_total{<M>}[$__rate_interval]))"
     said = "What prologs decided about jobs, per minute."
-    yield curves("Gate", said, [target(decided, "{{decision}}")], unit="cpm", width=12, defaults=FROM_ZERO)
+    yield curves("Gate", said, target(decided, "{{decision}}"), unit=units.CountsPerMinute).span(12).min(0)
 
 
-def _fleet_devices() -> Iterable[Json]:
+def _fleet_devices() -> Panels:
     heat = of_accelerators(f"max {DEVICES} (nodevet_temperature_celsius{{<M>}} / {SLOWDOWN})", "pci, model")
     yield table(
         "Nearest to their own heat limit",
         "Temperature over the one at which the device slows itself down, which is 100 %.",
         f"topk(20, {heat})",
         {**WHERE, "Value": "of its limit"},
-        unit="percentunit",
-        width=8,
+        unit=units.PercentUnit,
     )
     yield table(
         "Held down most",
         "Share of time that a reason held the clock down.",
         f"topk(20, {of_accelerators(THROTTLED, 'pci, model')})",
         {**WHERE, "reason": "reason", "Value": "of the time"},
-        unit="percentunit",
-        width=8,
+        unit=units.PercentUnit,
     )
     yield table(
         "Links missing",
         "Links of the device that are not up.",
         f"topk(20, {of_accelerators('(nodevet_links{<M>} - nodevet_links_up{<M>})', 'pci, model')})",
         {**WHERE, "Value": "links down"},
-        unit="none",
-        width=8,
+        unit=units.NoUnit,
     )
     versions = "count by (version) (nodevet_build_info{<M>})"
-    yield bars("Agents by version", "A rollout is complete when one is left.", versions, "{{version}}", width=12)
+    yield bars("Agents by version", "A rollout is complete when one is left.", versions, "{{version}}").span(12)
     rules = "topk(20, count by (configuration, rules) (nodevet_agent_configuration_info{<M>}))"
     said = "Nodes of one kind that stand apart judge by other limits."
     legend = "configuration {{configuration}}, rules {{rules}}"
-    yield bars("Agents by configuration and rules", said, rules, legend, width=12)
+    yield bars("Agents by configuration and rules", said, rules, legend).span(12)
 
 
-def node() -> Json:
+def node() -> Dashboard:
     """Return the dashboard of one node: its verdict, its devices, and the agent itself."""
     rows = {
         "Now": _node_now(),
@@ -180,12 +173,12 @@ def node() -> Json:
     return dashboard("nodevet-node", "nodevet: node", said, rows, single=True)
 
 
-def _node_now() -> Iterable[Json]:
-    yield number("Verdict", "What the node is found to be.", state_rank("nodevet_node_state"), states=True)
+def _node_now() -> Panels:
+    yield number("Verdict", "What the node is found to be.", state_rank("nodevet_node_state")).mappings(WORDS)
     judged = "time() - max(nodevet_snapshot_timestamp_seconds{<M>})"
-    yield number("Judged", "How long ago the agent judged last.", judged, unit="s")
+    yield number("Judged", "How long ago the agent judged last.", judged, unit=units.Seconds)
     oldest = "time() - max(nodevet_node_oldest_evidence_timestamp_seconds{<M>})"
-    yield number("Oldest evidence", "Age of the oldest reading that the verdict rests on.", oldest, unit="s")
+    yield number("Oldest evidence", "Age of the oldest reading that the verdict rests on.", oldest, unit=units.Seconds)
     closed = "max(nodevet_gate_closed{<M>})"
     yield number("Gate closed", "Whether faults keep jobs off this node: 1 is closed.", closed, bad="red")
     opened = 'sum(nodevet_episodes{<M>, state="open"})'
@@ -193,141 +186,129 @@ def _node_now() -> Iterable[Json]:
     unread = 'sum(nodevet_readings{<M>, status=~"unavailable|denied|error"})'
     yield number("Unread", "Readings that were asked for and not had.", unread, bad="orange")
     started = "time() - max(nodevet_agent_start_timestamp_seconds{<M>})"
-    yield number("Agent up", "How long the agent has been running.", started, unit="s")
+    yield number("Agent up", "How long the agent has been running.", started, unit=units.Seconds)
     simulated = "max(nodevet_simulated{<M>})"
     yield number("Simulated", "1 for a simulated node: nothing was measured on hardware.", simulated, bad="orange")
 
 
-def _node_found() -> Iterable[Json]:
+def _node_found() -> Panels:
     itself = f'label_replace({state_rank("nodevet_node_state")}, "device", "the node", "", "")'
-    yield verdicts(
-        "Verdicts",
-        "Of the node and of each device, over time.",
-        f"{itself} or {state_rank('nodevet_device_state')}",
-        "{{device}}",
-        width=12,
-        height=10,
-    )
+    judged = f"{itself} or {state_rank('nodevet_device_state')}"
+    yield verdicts("Verdicts", "Of the node and of each device, over time.", judged, "{{device}}").span(12)
     columns = {"code": "code", "outcome": "outcome", "device": "device", "action": "action", "state": "state"}
     yield table(
         "Findings that are not over",
         "With what to do; nodevet explain CODE says more.",
         f"{FINDING.format('{<M>}')} {OPEN_FOR}",
         {**columns, "Value": "since"},
-        unit="s",
-        width=12,
-    )
+        unit=units.Seconds,
+    ).span(12)
 
 
-def _node_heat() -> Iterable[Json]:
+def _node_heat() -> Panels:
     hottest = of_accelerators(f"max {DEVICES} (nodevet_temperature_celsius{{<M>}})")
     yield curves(
         "Temperature",
         "Hottest sensor of each accelerator; dashed where the first of them slows itself down.",
-        [target(hottest, "{{pci}}"), target(f"min({SLOWDOWN})", "limit")],
-        unit="celsius",
+        target(hottest, "{{pci}}"),
+        target(f"min({SLOWDOWN})", "limit"),
+        unit=units.Celsius,
         limits=("limit",),
     )
     power = of_accelerators(f'sum {DEVICES} (nodevet_power_watts{{<M>, scope="device"}})')
     yield curves(
         "Power",
         "Of each accelerator; dashed the lowest cap in force (scraped with detail).",
-        [target(power, "{{pci}}"), target('min(nodevet_power_limit_watts{<M>, scope="device"})', "cap")],
-        unit="watt",
+        target(power, "{{pci}}"),
+        target('min(nodevet_power_limit_watts{<M>, scope="device"})', "cap"),
+        unit=units.Watt,
         limits=("cap",),
-        defaults=FROM_ZERO,
-    )
+    ).min(0)
     margin = of_accelerators(f"min {DEVICES} (nodevet_temperature_margin_celsius{{<M>}})")
     yield curves(
         "Margin",
         "Degrees left before each accelerator slows itself down; dashed the agent's own limits (scraped with detail).",
-        [target(margin, "{{pci}}"), target('nodevet_limit_celsius{<M>, check="thermal", op=~"<.*"}', "limit {{code}}")],
-        unit="celsius",
+        target(margin, "{{pci}}"),
+        target('nodevet_limit_celsius{<M>, check="thermal", op=~"<.*"}', "limit {{code}}"),
+        unit=units.Celsius,
         limits=("limit",),
     )
     clock = f'max {DEVICES} (nodevet_clock_hertz{{<M>, clock=~"sm|core|graphics"}})'
     said = "Of the compute units of each accelerator."
-    yield curves("Clock", said, [target(of_accelerators(clock), "{{pci}}")], unit="hertz", defaults=FROM_ZERO)
-    held = [target(of_accelerators(THROTTLED), "{{pci}} {{reason}}")]
+    yield curves("Clock", said, target(of_accelerators(clock), "{{pci}}"), unit=units.Hertz).min(0)
+    held = target(of_accelerators(THROTTLED), "{{pci}} {{reason}}")
     said = "Share of time that a reason held a clock down."
-    yield curves("Held down", said, held, unit="percentunit", defaults=FROM_ZERO)
+    yield curves("Held down", said, held, unit=units.PercentUnit).min(0)
     busy = of_accelerators(f'max {DEVICES} (nodevet_utilization_ratio{{<M>, engine="compute"}})')
     said = "Share of time that each accelerator was busy."
-    yield curves("In use", said, [target(busy, "{{pci}}")], unit="percentunit", defaults=SHARE)
+    yield curves("In use", said, target(busy, "{{pci}}"), unit=units.PercentUnit).min(0).max(1)
 
 
-def _node_errors() -> Iterable[Json]:
+def _node_errors() -> Panels:
     yield curves(
         "Memory errors",
         "New errors of device memory, corrected and not.",
-        [
-            target(_grown("nodevet_ecc_corrected_errors_total"), "{{pci}} corrected"),
-            target(_grown("nodevet_ecc_uncorrected_errors_total"), "{{pci}} uncorrected"),
-        ],
-        unit="none",
-        defaults=FROM_ZERO,
-    )
+        target(_grown("nodevet_ecc_corrected_errors_total"), "{{pci}} corrected"),
+        target(_grown("nodevet_ecc_uncorrected_errors_total"), "{{pci}} uncorrected"),
+        unit=units.NoUnit,
+    ).min(0)
     yield curves(
         "Links up",
         "Of each accelerator; dashed how many it has.",
-        [target(of_accelerators("nodevet_links_up{<M>}"), "{{pci}}"), target("max(nodevet_links{<M>})", "links")],
-        unit="none",
+        target(of_accelerators("nodevet_links_up{<M>}"), "{{pci}}"),
+        target("max(nodevet_links{<M>})", "links"),
+        unit=units.NoUnit,
         limits=("links",),
-        defaults=FROM_ZERO,
-    )
-    replays = [target(_grown("nodevet_pcie_replays_total"), "{{pci}}")]
+    ).min(0)
+    replays = target(_grown("nodevet_pcie_replays_total"), "{{pci}}")
     said = "New replays of each accelerator (scraped with detail)."
-    yield curves("PCIe packets sent again", said, replays, unit="none", defaults=FROM_ZERO)
-    events = [target("sum by (code) (increase(nodevet_events_total{<M>}[$__rate_interval]))", "{{code}}")]
+    yield curves("PCIe packets sent again", said, replays, unit=units.NoUnit).min(0)
+    events = target("sum by (code) (increase(nodevet_events_total{<M>}[$__rate_interval]))", "{{code}}")
     said = "What the kernel log and the drivers told, by code."
-    yield curves("Events", said, events, unit="none", width=12, defaults=FROM_ZERO)
+    yield curves("Events", said, events, unit=units.NoUnit).span(12).min(0)
     used = of_accelerators("(nodevet_memory_used_bytes{<M>} / nodevet_memory_total_bytes{<M>})")
     said = "Of each accelerator."
-    yield curves("Memory in use", said, [target(used, "{{pci}}")], unit="percentunit", width=12, defaults=SHARE)
+    yield curves("Memory in use", said, target(used, "{{pci}}"), unit=units.PercentUnit).span(12).min(0).max(1)
 
 
-def _node_host() -> Iterable[Json]:
-    load = [target("nodevet_load_average_ratio{<M>}", "load")]
+def _node_host() -> Panels:
+    load = target("nodevet_load_average_ratio{<M>}", "load")
     said = "Load average of one minute over the logical processors."
-    yield curves("Load", said, load, unit="percentunit", defaults=FROM_ZERO)
-    memory = [
-        target("nodevet_memory_available_bytes{<M>}", "available"),
-        target('nodevet_memory_total_bytes{<M>, device="node"}', "total"),
-    ]
+    yield curves("Load", said, load, unit=units.PercentUnit).min(0)
+    available = target("nodevet_memory_available_bytes{<M>}", "available")
+    total = target('nodevet_memory_total_bytes{<M>, device="node"}', "total")
     said = "What can be given to new processes; dashed all there is."
-    yield curves("Memory", said, memory, unit="bytes", limits=("total",), defaults=FROM_ZERO)
+    yield curves("Memory", said, available, total, unit=units.BytesIEC, limits=("total",)).min(0)
     heat = 'max by (device) (nodevet_temperature_celsius{<M>, device=~"cpu-.*"})'
-    yield curves("Processors", "Temperature of each socket.", [target(heat, "{{device}}")], unit="celsius")
+    yield curves("Processors", "Temperature of each socket.", target(heat, "{{device}}"), unit=units.Celsius)
 
 
-def _node_agent() -> Iterable[Json]:
-    slowest = [target("topk(5, nodevet_check_duration_seconds{<M>})", "{{check}}")]
+def _node_agent() -> Panels:
+    slowest = target("topk(5, nodevet_check_duration_seconds{<M>})", "{{check}}")
     said = "The five slowest. Checks only judge, so each is a matter of milliseconds."
-    yield curves("Duration of checks", said, slowest, unit="s", defaults=FROM_ZERO)
-    readers = [
-        target("nodevet_reader_up{<M>}", "{{backend}} answers"),
-        target("increase(nodevet_reader_hangs_total{<M>}[$__rate_interval])", "{{backend}} hung"),
-    ]
+    yield curves("Duration of checks", said, slowest, unit=units.Seconds).min(0)
+    answers = target("nodevet_reader_up{<M>}", "{{backend}} answers")
+    hung = target("increase(nodevet_reader_hangs_total{<M>}[$__rate_interval])", "{{backend}} hung")
     said = "Whether the process that reads a backend answers, and how often it hung."
-    yield curves("Readers", said, readers, unit="none", defaults=FROM_ZERO)
-    readings = [target("sum by (status) (nodevet_readings{<M>})", "{{status}}")]
-    yield curves("Readings", "How the readings of the last rounds went.", readings, unit="none", stacked=True)
+    yield curves("Readers", said, answers, hung, unit=units.NoUnit).min(0)
+    readings = target("sum by (status) (nodevet_readings{<M>})", "{{status}}")
+    yield curves("Readings", "How the readings of the last rounds went.", readings, unit=units.NoUnit, stacked=True)
 
 
-def burn_in() -> Json:
+def burn_in() -> Dashboard:
     """Return the dashboard of loads: what was proven, when, and which devices fall behind their model."""
     rows = {"Now": _burn_in_now(), "Devices": _burn_in_devices(), "Over time": _burn_in_curves()}
     said = "What was proven under load, when, and which devices fall behind their model."
     return dashboard("nodevet-burn-in", "nodevet: burn-in", said, rows)
 
 
-def _burn_in_now() -> Iterable[Json]:
+def _burn_in_now() -> Panels:
     yield number("Devices", "Accelerators of the chosen nodes.", f"count({ACCELERATORS})")
     unproven = f"count({ACCELERATORS} unless on (job, instance, device) {LAST_PROOF}) or vector(0)"
     yield number("never proven", "Accelerators without a finished load.", unproven, bad="orange")
     wrong = "sum(nodevet_burnin_mismatches{<M>})"
     yield number("wrong products", "Wrong matrix products of the last finished loads.", wrong, bad="red")
-    yield number("oldest proof", "Age of the oldest last load.", f"time() - min({LAST_PROOF})", unit="s")
+    yield number("oldest proof", "Age of the oldest last load.", f"time() - min({LAST_PROOF})", unit=units.Seconds)
     passed = "sum(nodevet_burnin_passed{<M>})"
     said = "Last loads that finished, found their own planted faults and verified all as right."
     yield number("passed", said, passed, colour="green")
@@ -335,73 +316,66 @@ def _burn_in_now() -> Iterable[Json]:
     yield number("not passed", "Last loads that proved nothing, or a fault.", failed, bad="orange")
 
 
-def _burn_in_devices() -> Iterable[Json]:
+def _burn_in_devices() -> Panels:
     median = f"quantile by (model, workload, dtype) (0.5, {RATE})"
     yield table(
         "Furthest below the median of their model",
         "Rate over the median of all devices of the model, workload and number format.",
         f"bottomk(50, {RATE} / on (model, workload, dtype) group_left () {median})",
         {**LOAD, "model": "model", "Value": "of the median"},
-        unit="percentunit",
+        unit=units.PercentUnit,
         lowest_first=True,
-        width=12,
-    )
+    ).span(12)
     yield table(
         "Longest without a proof",
         "Time since the last finished load.",
         f"topk(50, time() - max by (job, instance, device, workload, dtype) ({LAST_PROOF}))",
         {"instance": "address", "device": "device", "workload": "workload", "dtype": "format", "Value": "since"},
-        unit="s",
-        width=12,
-    )
+        unit=units.Seconds,
+    ).span(12)
     yield table(
         "Wrong results",
         "Products that came out wrong in the last finished load; one is a fault.",
         f"topk(50, {of_accelerators('nodevet_burnin_mismatches{<M>}', 'model, pci')})",
         {**LOAD, "model": "model", "Value": "wrong"},
-        unit="none",
-        width=12,
-    )
+        unit=units.NoUnit,
+    ).span(12)
     yield table(
         "Share of the theoretical peak",
         "Lowest first.",
-        f"bottomk(50, {of_accelerators('nodevet_burnin_efficiency_ratio{<M>}', 'model, pci')})",
+        f"bottomk(50, {EFFICIENCY})",
         {**LOAD, "model": "model", "Value": "of the peak"},
-        unit="percentunit",
+        unit=units.PercentUnit,
         lowest_first=True,
-        width=12,
-    )
+    ).span(12)
 
 
-def _burn_in_curves() -> Iterable[Json]:
+def _burn_in_curves() -> Panels:
     of_model = "by (model, workload, dtype)"
-    yield curves(
-        "Rate by model",
-        "Median, slowest twentieth and slowest device of each model and number format.",
-        [
+    yield (
+        curves(
+            "Rate by model",
+            "Median, slowest twentieth and slowest device of each model and number format.",
             target(f"quantile {of_model} (0.5, {RATE})", "{{model}} {{dtype}} median"),
             target(f"quantile {of_model} (0.05, {RATE})", "{{model}} {{dtype}} slowest 5 %"),
             target(f"min {of_model} ({RATE})", "{{model}} {{dtype}} slowest"),
-        ],
-        unit="flops",
-        width=12,
-        defaults=FROM_ZERO,
+            unit=units.FlopsPerSecond,
+        )
+        .span(12)
+        .min(0)
     )
-    yield curves(
-        "Share of the peak by model",
-        "Median and lowest of each model and number format.",
-        [
-            target(f"quantile {of_model} (0.5, {_efficiency()})", "{{model}} {{dtype}} median"),
-            target(f"min {of_model} ({_efficiency()})", "{{model}} {{dtype}} lowest"),
-        ],
-        unit="percentunit",
-        width=12,
-        defaults=SHARE,
+    yield (
+        curves(
+            "Share of the peak by model",
+            "Median and lowest of each model and number format.",
+            target(f"quantile {of_model} (0.5, {EFFICIENCY})", "{{model}} {{dtype}} median"),
+            target(f"min {of_model} ({EFFICIENCY})", "{{model}} {{dtype}} lowest"),
+            unit=units.PercentUnit,
+        )
+        .span(12)
+        .min(0)
+        .max(1)
     )
-
-
-def _efficiency() -> str:
-    return of_accelerators("nodevet_burnin_efficiency_ratio{<M>}", "model, pci")
 
 
 def _grown(metric: str) -> str:

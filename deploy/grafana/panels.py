@@ -1,24 +1,51 @@
-"""What dashboards are made of: panels of each kind, variables, links and places. ``dashboards.py`` says what they show.
+"""What dashboards are made of: panels of each kind, variables and links. ``dashboards.py`` says what they show.
 
-In a query ``<M>`` stands for the matchers of job and instance. Nothing here is a limit of its own: a line that a value
-must not cross is drawn from the metric that holds it.
+Each panel is a builder of Grafana's own, so a dashboard can set more of it. In a query ``<M>`` stands for the matchers
+of job and instance. Nothing here is a limit of its own: a line that a value must not cross is drawn from the metric
+that holds it.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TypeVar
 
-Json = dict[str, Any]
+from grafana_foundation_sdk.builders.bargauge import Panel as BarGauge
+from grafana_foundation_sdk.builders.common import (
+    ReduceDataOptions,
+    StackingConfig,
+    TableSortByFieldState,
+    VizLegendOptions,
+    VizTooltipOptions,
+)
+from grafana_foundation_sdk.builders.dashboard import (
+    Dashboard,
+    DashboardLink,
+    DatasourceVariable,
+    FieldColor,
+    QueryVariable,
+    Row,
+    ThresholdsConfig,
+)
+from grafana_foundation_sdk.builders.prometheus import Dataquery
+from grafana_foundation_sdk.builders.stat import Panel as Stat
+from grafana_foundation_sdk.builders.statetimeline import Panel as StateTimeline
+from grafana_foundation_sdk.builders.table import Panel as Table
+from grafana_foundation_sdk.builders.timeseries import Panel as TimeSeries
+from grafana_foundation_sdk.cog.builder import Builder
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.models import common, units
+from grafana_foundation_sdk.models import dashboard as models
+from grafana_foundation_sdk.models.prometheus import PromQueryFormat
+
+Panels = Iterable[Builder[models.Panel]]
+AnyPanel = TypeVar("AnyPanel", BarGauge, Stat, StateTimeline, Table, TimeSeries)
 
 MATCHERS = 'job=~"$job", instance=~"$instance"'
-SOURCE = {"type": "prometheus", "uid": "${datasource}"}
-SCHEMA_VERSION = 42
-WIDTH = 24
+SOURCE = models.DataSourceRef(type_val="prometheus", uid="${datasource}")
 
 COLOURS = {"ok": "green", "degraded": "orange", "unknown": "text", "failed": "red"}
-RANKS = ("ok", "degraded", "unknown", "failed")
 STATE_RANK = (
     'sum without (state) ({metric}{{<M>, state="degraded"}})'
     ' + 2 * sum without (state) ({metric}{{<M>, state="unknown"}})'
@@ -26,7 +53,15 @@ STATE_RANK = (
 )
 """A verdict as a number, from 0 for ok to 3 for failed, which panels show as its word."""
 
-EVERY_NODE = {"multi": True, "includeAll": True, "allValue": ".+", "current": {"text": "All", "value": "$__all"}}
+WORDS: list[models.ValueMapping] = [
+    models.ValueMap(
+        options={
+            str(rank): models.ValueMappingResult(text=state, color=colour, index=rank)
+            for rank, (state, colour) in enumerate(COLOURS.items())
+        }
+    )
+]
+"""What turns the rank of a verdict into its word and colour."""
 
 IDENTITY = ("Time", "__name__", "job", "instance", "device", "pci", "model", "check", "state", "fault_class")
 """Columns that a table leaves out unless it asks for them."""
@@ -36,6 +71,9 @@ TO_NODE = {
     "url": "/d/nodevet-node?${__url_time_range}&${datasource:queryparam}"
     "&var-job=${__data.fields.job}&var-instance=${__value.raw}",
 }
+EVERYTHING = models.VariableOption(text="All", value="$__all")
+LATEST = ReduceDataOptions().calcs(["lastNotNull"])
+BY_THRESHOLDS = FieldColor().mode(models.FieldColorModeId.THRESHOLDS)
 
 
 def state_rank(metric: str) -> str:
@@ -49,117 +87,51 @@ def of_accelerators(expression: str, labels: str = "pci") -> str:
     return f"{expression} * on (job, instance, device) group_left ({labels}) {identity}"
 
 
-def target(expression: str, legend: str = "", *, instant: bool = False, table: bool = False) -> Json:
-    """Return a query: over time, or of the last moment, as series or as a table."""
-    return {
-        "datasource": SOURCE,
-        "expr": expression.replace("<M>", MATCHERS),
-        "legendFormat": legend or "__auto",
-        "instant": instant,
-        "range": not instant,
-        "format": "table" if table else "time_series",
-    }
-
-
-def panel(
-    kind: str,
-    title: str,
-    description: str,
-    targets: Sequence[Json],
-    *,
-    unit: str,
-    width: int = 8,
-    height: int = 8,
-    defaults: Mapping[str, Any] = {},
-    overrides: Sequence[Json] = (),
-    options: Mapping[str, Any] = {},
-    transformations: Sequence[Json] = (),
-) -> Json:
-    """Return a panel; place and ids are given by ``dashboard``."""
-    return {
-        "type": kind,
-        "title": title,
-        "description": description,
-        "datasource": SOURCE,
-        "gridPos": {"w": width, "h": height},
-        "targets": [{**entry, "refId": chr(ord("A") + place)} for place, entry in enumerate(targets)],
-        "fieldConfig": {"defaults": {"unit": unit, **defaults}, "overrides": list(overrides)},
-        "options": dict(options),
-        "transformations": list(transformations),
-    }
+def target(expression: str, legend: str = "__auto") -> Dataquery:
+    """Return a query over time, as series."""
+    query = Dataquery().datasource(SOURCE).expr(expression.replace("<M>", MATCHERS)).legend_format(legend)
+    return query.range().format(PromQueryFormat.TIME_SERIES)
 
 
 def number(
-    title: str,
-    description: str,
-    expression: str,
-    *,
-    unit: str = "none",
-    colour: str = "text",
-    bad: str = "",
-    states: bool = False,
-) -> Json:
-    """Return one figure of the last moment, in *colour*, or in the colour *bad* as soon as it is one or more.
-
-    With *states* it is the rank of a verdict, shown as its word.
-    """
-    steps = [{"color": colour, "value": None}] + ([{"color": bad, "value": 1}] if bad else [])
-    return panel(
-        "stat",
-        title,
-        description,
-        [target(expression, instant=True)],
-        unit=unit,
-        width=3,
-        height=4,
-        defaults={
-            "color": {"mode": "thresholds"},
-            "thresholds": {"mode": "absolute", "steps": steps},
-            "mappings": _mappings() if states else [],
-        },
-        options={"colorMode": "value", "graphMode": "none", "reduceOptions": {"calcs": ["lastNotNull"]}},
+    title: str, description: str, expression: str, *, unit: str = units.NoUnit, colour: str = "text", bad: str = ""
+) -> Stat:
+    """Return one figure of the last moment, in *colour*, or in the colour *bad* as soon as it is one or more."""
+    steps = [models.Threshold(color=colour)] + ([models.Threshold(value=1, color=bad)] if bad else [])
+    return (
+        _panel(Stat(), title, description, target(expression).instant(), unit=unit)
+        .span(3)
+        .height(4)
+        .color_scheme(BY_THRESHOLDS)
+        .thresholds(ThresholdsConfig().mode(models.ThresholdsMode.ABSOLUTE).steps(steps))
+        .graph_mode(common.BigValueGraphMode.NONE)
+        .reduce_options(LATEST)
     )
 
 
 def curves(
     title: str,
     description: str,
-    targets: Sequence[Json],
-    *,
+    *targets: Dataquery,
     unit: str,
     limits: Sequence[str] = (),
     stacked: bool = False,
-    width: int = 8,
-    defaults: Mapping[str, Any] = {},
-) -> Json:
+) -> TimeSeries:
     """Return curves over time; those whose names begin with one of *limits* are dashed red lines.
 
     A curve that is called as a verdict has the colour of that verdict.
     """
-    custom: Json = {"lineWidth": 1, "fillOpacity": 60 if stacked else 0, "showPoints": "never"}
+    panel = _panel(TimeSeries(), title, description, *targets, unit=unit).line_width(1).fill_opacity(0)
+    panel.show_points(common.VisibilityMode.NEVER).legend(VizLegendOptions().show_legend(True))
+    panel.tooltip(VizTooltipOptions().mode(common.TooltipDisplayMode.MULTI).sort(common.SortOrder.DESCENDING))
     if stacked:
-        custom["stacking"] = {"mode": "normal"}
-    overrides = [
-        _override(
-            "byRegexp", f"/^{name}/", ("color", _fixed("red")), ("custom.lineStyle", {"fill": "dash", "dash": [10, 6]})
-        )
-        for name in limits
-    ]
-    overrides += [_override("byName", state, ("color", _fixed(colour))) for state, colour in COLOURS.items()]
-    return panel(
-        "timeseries",
-        title,
-        description,
-        targets,
-        unit=unit,
-        width=width,
-        defaults={"custom": custom, **defaults},
-        overrides=overrides,
-        options={
-            "legend": {"displayMode": "list", "placement": "bottom"},
-            "tooltip": {"mode": "multi", "sort": "desc"},
-        },
-    )
+        panel.stacking(StackingConfig().mode(common.StackingMode.NORMAL)).fill_opacity(60)
+    dashed = models.DynamicConfigValue("custom.lineStyle", common.LineStyle(fill="dash", dash=[10, 6]))
+    for name in limits:
+        panel.override_by_regexp(f"/^{name}/", [_fixed("red"), dashed])
+    for state, colour in COLOURS.items():
+        panel.override_by_name(state, [_fixed(colour)])
+    return panel
 
 
 def table(
@@ -169,188 +141,114 @@ def table(
     columns: Mapping[str, str],
     *,
     unit: str,
-    width: int = 24,
-    height: int = 10,
     lowest_first: bool = False,
     states: bool = False,
-) -> Json:
+) -> Table:
     """Return the rows of one query of the last moment; *columns* are labels and ``Value`` with their headings.
 
     With *states* the value is the rank of a verdict, shown as its word.
     """
-    order = {name: place for place, name in enumerate(columns)}
-    shown = {*columns, "job"}  # the link to the node needs the job, which its column hides
-    excluded = {name: True for name in IDENTITY if name not in shown}
-    value = [("mappings", _mappings()), ("custom.cellOptions", {"type": "color-text"})] if states else []
-    overrides = [_override("byName", columns["Value"], ("unit", unit), *value)]
+    value, shown = columns["Value"], {*columns, "job"}  # the link to the node needs the job, which its column hides
+    organize = {
+        "excludeByName": {name: True for name in IDENTITY if name not in shown},
+        "indexByName": {name: place for place, name in enumerate(columns)},
+        "renameByName": dict(columns),
+    }
+    properties = [models.DynamicConfigValue("unit", unit)]
+    if states:
+        properties.append(models.DynamicConfigValue("mappings", WORDS))
+        properties.append(models.DynamicConfigValue("custom.cellOptions", common.TableColorTextCellOptions()))
+    query = target(expression).instant().format(PromQueryFormat.TABLE)
+    panel = _panel(Table(), title, description, query, unit=unit).height(10).override_by_name(value, properties)
+    panel.sort_by([TableSortByFieldState().display_name(value).desc(not lowest_first)])
+    panel.with_transformation(models.DataTransformerConfig("organize", options=organize))
     if "instance" in columns:
-        overrides.append(_override("byName", columns["instance"], ("links", [TO_NODE])))
-    overrides.append(_override("byName", "job", ("custom.hidden", True)))
-    return panel(
-        "table",
-        title,
-        description,
-        [target(expression, instant=True, table=True)],
-        unit=unit,
-        width=width,
-        height=height,
-        overrides=overrides,
-        options={"sortBy": [{"displayName": columns["Value"], "desc": not lowest_first}]},
-        transformations=[
-            {
-                "id": "organize",
-                "options": {"excludeByName": excluded, "indexByName": order, "renameByName": dict(columns)},
-            }
-        ],
-    )
+        panel.override_by_name(columns["instance"], [models.DynamicConfigValue("links", [TO_NODE])])
+    return panel.override_by_name("job", [models.DynamicConfigValue("custom.hidden", True)])
 
 
-def bars(title: str, description: str, expression: str, legend: str, *, width: int = 8, height: int = 8) -> Json:
+def bars(title: str, description: str, expression: str, legend: str) -> BarGauge:
     """Return a bar for each series of the last moment, as long as what it counts."""
-    return panel(
-        "bargauge",
-        title,
-        description,
-        [target(expression, legend, instant=True)],
-        unit="none",
-        width=width,
-        height=height,
-        defaults={"color": {"mode": "fixed", "fixedColor": "blue"}, "min": 0},
-        options={"orientation": "horizontal", "displayMode": "basic", "reduceOptions": {"calcs": ["lastNotNull"]}},
+    return (
+        _panel(BarGauge(), title, description, target(expression, legend).instant(), unit=units.NoUnit)
+        .color_scheme(FieldColor().mode(models.FieldColorModeId.FIXED).fixed_color("blue"))
+        .min(0)
+        .orientation(common.VizOrientation.HORIZONTAL)
+        .display_mode(common.BarGaugeDisplayMode.BASIC)
+        .reduce_options(LATEST)
     )
 
 
-def verdicts(title: str, description: str, expression: str, legend: str, *, width: int = 24, height: int = 8) -> Json:
+def verdicts(title: str, description: str, expression: str, legend: str) -> StateTimeline:
     """Return verdicts over time, a band each."""
-    return panel(
-        "state-timeline",
-        title,
-        description,
-        [target(expression, legend)],
-        unit="none",
-        width=width,
-        height=height,
-        defaults={
-            "mappings": _mappings(),
-            "color": {"mode": "thresholds"},
-            "custom": {"fillOpacity": 80, "lineWidth": 0},
-        },
-        options={"mergeValues": True, "showValue": "never", "rowHeight": 0.85, "legend": {"displayMode": "hidden"}},
+    return (
+        _panel(StateTimeline(), title, description, target(expression, legend), unit=units.NoUnit)
+        .height(10)
+        .mappings(WORDS)
+        .color_scheme(BY_THRESHOLDS)
+        .fill_opacity(80)
+        .line_width(0)
+        .merge_values(True)
+        .show_value(common.VisibilityMode.NEVER)
+        .row_height(0.85)
+        .legend(VizLegendOptions().display_mode(common.LegendDisplayMode.HIDDEN))
     )
 
 
 def dashboard(
-    uid: str, title: str, description: str, rows: Mapping[str, Iterable[Json]], *, single: bool = False
-) -> Json:
+    uid: str, title: str, description: str, rows: Mapping[str, Panels], *, single: bool = False
+) -> models.Dashboard:
     """Return a dashboard of *rows* of panels by their headings; a *single* one shows one node at a time."""
-    panels: list[Json] = []
-    top = 0
-    for heading, members in rows.items():
-        panels.append(
-            {"type": "row", "title": heading, "collapsed": False, "gridPos": _place(0, top, WIDTH, 1), "panels": []}
-        )
-        top, left, tallest = top + 1, 0, 0
-        for member in members:
-            width, height = member["gridPos"]["w"], member["gridPos"]["h"]
-            if left + width > WIDTH:
-                top, left, tallest = top + tallest, 0, 0
-            panels.append({**member, "gridPos": _place(left, top, width, height)})
-            left, tallest = left + width, max(tallest, height)
-        top += tallest
-    return {
-        "id": None,
-        "uid": uid,
-        "title": title,
-        "description": description,
-        "tags": ["nodevet"],
-        "editable": False,
-        "graphTooltip": 1,
-        "schemaVersion": SCHEMA_VERSION,
-        "version": 1,
-        "refresh": "1m",
-        "time": {"from": "now-6h", "to": "now"},
-        "timezone": "browser",
-        "annotations": {"list": []},
-        "links": _links(uid),
-        "templating": {"list": _variables(single=single)},
-        "panels": [{**member, "id": place} for place, member in enumerate(panels, 1)],
-    }
+    board = Dashboard(title).uid(uid).description(description).tags(["nodevet"]).readonly().version(1).refresh("1m")
+    board.tooltip(models.DashboardCursorSync.CROSSHAIR).time("now-6h", "now").timezone(common.TimeZoneBrowser)
+    board.links(_links(uid)).variables(_variables(single=single)).annotations([])
+    for heading, panels in rows.items():
+        board.with_row(Row(heading))
+        for panel in panels:
+            board.with_panel(panel)
+    made = board.build()
+    for place, member in enumerate(made.panels or (), 1):
+        member.id_val = place
+    return made
 
 
-def _place(left: int, top: int, width: int, height: int) -> dict[str, int]:
-    return {"x": left, "y": top, "w": width, "h": height}
+def text(made: models.Dashboard) -> str:
+    """Return a dashboard as its file holds it."""
+    return json.dumps(made, cls=JSONEncoder, indent=1, ensure_ascii=False) + "\n"
 
 
-def _fixed(colour: str) -> Json:
-    return {"mode": "fixed", "fixedColor": colour}
+def _panel(panel: AnyPanel, title: str, description: str, *targets: Dataquery, unit: str) -> AnyPanel:
+    """Return *panel* with what each has: a third of the width unless it is given another."""
+    panel.title(title).description(description).datasource(SOURCE).unit(unit).span(8).height(8)
+    return panel.targets([query.ref_id(chr(ord("A") + place)) for place, query in enumerate(targets)])
 
 
-def _override(matcher: str, name: str, *properties: tuple[str, Any]) -> Json:
-    return {
-        "matcher": {"id": matcher, "options": name},
-        "properties": [{"id": key, "value": value} for key, value in properties],
-    }
+def _fixed(colour: str) -> models.DynamicConfigValue:
+    return models.DynamicConfigValue("color", models.FieldColor(models.FieldColorModeId.FIXED, colour))
 
 
-def _mappings() -> list[Json]:
-    """Return what turns the rank of a verdict into its word and colour."""
-    options = {str(rank): {"text": state, "color": COLOURS[state], "index": rank} for rank, state in enumerate(RANKS)}
-    return [{"type": "value", "options": options}]
-
-
-def _links(uid: str) -> list[Json]:
+def _links(uid: str) -> list[Builder[models.DashboardLink]]:
     pages = {"nodevet-fleet": "Fleet", "nodevet-node": "Node", "nodevet-burn-in": "Burn-in"}
     return [
-        {
-            "title": title,
-            "type": "link",
-            "url": f"/d/{other}",
-            "includeVars": other != "nodevet-node",
-            "keepTime": True,
-            "asDropdown": False,
-            "targetBlank": False,
-            "tooltip": "",
-            "icon": "dashboard",
-            "tags": [],
-        }
+        DashboardLink(title).url(f"/d/{other}").icon("dashboard").include_vars(other != "nodevet-node").keep_time(True)
         for other, title in pages.items()
         if other != uid
     ]
 
 
-def _variables(*, single: bool) -> list[Json]:
-    datasource = {
-        "name": "datasource",
-        "label": "Data source",
-        "type": "datasource",
-        "query": "prometheus",
-        "refresh": 1,
-    }
-    jobs, nodes = "label_values(nodevet_node_info, job)", 'label_values(nodevet_node_info{job=~"$job"}, instance)'
-    return [
-        datasource,
-        # All jobs are those that scrape agents: a job of something else is no silent node.
-        _labels("job", "Job", jobs, {"multi": True, "includeAll": True, "current": {"text": "All", "value": "$__all"}}),
+def _variables(*, single: bool) -> list[Builder[models.VariableModel]]:
+    job = _labels("job", "Job", "label_values(nodevet_node_info, job)")
+    node = _labels("instance", "Node", 'label_values(nodevet_node_info{job=~"$job"}, instance)')
+    # All jobs are those that scrape agents: a job of something else is no silent node.
+    job.multi(True).include_all(True).current(EVERYTHING)
+    if not single:
         # All nodes are whatever those jobs scrape: a list of a thousand would be sent with every query.
-        _labels("instance", "Node", nodes, {"multi": False, "includeAll": False} if single else EVERY_NODE),
-    ]
+        node.multi(True).include_all(True).current(EVERYTHING).all_value(".+")
+    return [DatasourceVariable("datasource").label("Data source").type("prometheus"), job, node]
 
 
-def _labels(name: str, label: str, query: str, choice: Json) -> Json:
+def _labels(name: str, label: str, query: str) -> QueryVariable:
     """Return a variable over the values of a label, asked for anew with each change of the time range."""
-    return {
-        "name": name,
-        "label": label,
-        "type": "query",
-        "datasource": SOURCE,
-        "definition": query,
-        "query": {"query": query, "refId": "variable"},
-        "refresh": 2,
-        "sort": 5,
-        **choice,
-    }
-
-
-def text(made: Json) -> str:
-    """Return a dashboard as its file holds it."""
-    return json.dumps(made, indent=1, ensure_ascii=False) + "\n"
+    variable = QueryVariable(name).label(label).datasource(SOURCE).query({"query": query, "refId": "variable"})
+    variable.sort(models.VariableSort.ALPHABETICAL_CASE_INSENSITIVE_ASC)
+    return variable.refresh(models.VariableRefresh.ON_TIME_RANGE_CHANGED)
