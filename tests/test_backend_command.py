@@ -16,6 +16,7 @@ import psutil
 import pytest
 from fakes.clocks import SteppedClock
 from fakes.freezer import Freeze
+from fakes.heard import Heard
 from fakes.site_tool import SettableTool, device, document, program, reading, temperature
 from fakes.views import at, healthy
 
@@ -24,7 +25,7 @@ from nodevet.agent.config.settings import AgentSettings, CommandSettings, Group
 from nodevet.agent.readers.supervisor import Supervisor
 from nodevet.checks.backends.base import BackendError, Context
 from nodevet.checks.backends.command.backend import CommandBackend, CommandSpec
-from nodevet.checks.core.model import Event, FailureKind, Outcome, ReaderState, ReaderStatus, ReadingStatus, Sample
+from nodevet.checks.core.model import FailureKind, Outcome, ReaderState, ReaderStatus, ReadingStatus, Sample
 from nodevet.checks.engine.view import Cadence
 from nodevet.checks.health.freshness import Freshness, judge
 
@@ -42,10 +43,9 @@ class Tools:
         rates = {"fast": Cadence(INTERVAL_SECONDS, 5.0), "slow": Cadence(3 * INTERVAL_SECONDS, 5.0)}
         plans = [command_plan(command, AgentSettings(), rates) for command in commands]
         self.clock = SteppedClock()
-        self.events: list[Event] = []
-        self.lines: list[str] = []
+        self.heard = Heard()
         self._selector = selector
-        self.supervisor = Supervisor(plans, self.clock, selector)
+        self.supervisor = Supervisor(plans, self.clock, selector, self.heard.take)
         self.samples: dict[tuple[str, str], Sample] = {}
 
     def until(self, done: Callable[[], bool]) -> None:
@@ -56,10 +56,13 @@ class Tools:
             self.supervisor.tick()
             for key, mask in self._selector.select(0.02):
                 self.supervisor.handle(key, mask)
-            collected = self.supervisor.collect()
-            self.samples.update({(sample.device, sample.group): sample for sample in collected.samples})
-            self.events += collected.events
-            self.lines += [note.fields["line"] for note in collected.notes if "line" in note.fields]
+            self.samples.update({(sample.device, sample.group): sample for sample in self.heard.samples})
+            self.heard.samples.clear()
+
+    @property
+    def lines(self) -> list[str]:
+        """Return the lines that commands printed."""
+        return [note.fields["line"] for note in self.heard.notes if "line" in note.fields]
 
     def round(self) -> dict[tuple[str, str], Sample]:
         """Let an interval pass, wait until all is answered, and return what came by device and group."""
@@ -429,7 +432,7 @@ def test_events_are_told_once_under_the_name_of_the_command(tmp_path: Path, open
     tools.round()
     tool.print(device("a"), events=[flap, {**flap, "sequence": 8}])
     tools.round()
-    assert [(event.code, event.device, event.sequence) for event in tools.events] == [
+    assert [(event.code, event.device, event.sequence) for event in tools.heard.events] == [
         ("command.acme.flap", "acme:a", 7),
         ("command.acme.flap", "acme:a", 8),
     ]
@@ -446,7 +449,7 @@ def test_events_of_a_program_that_counts_anew_are_not_swallowed(
     tools.round()
     tool.print(device("a"), events=[{**flap, "sequence": 1, "text": "link 4 went down"}, flap])
     tools.round()
-    assert [(event.sequence, event.text) for event in tools.events] == [
+    assert [(event.sequence, event.text) for event in tools.heard.events] == [
         (17, "link 3 went down"),
         (1, "link 4 went down"),
     ]

@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 from fakes.clocks import SteppedClock
+from fakes.heard import Heard
 from fakes.host_tree import (
     CPU,
     EDAC,
@@ -567,7 +568,8 @@ def test_a_read_of_sysfs_that_never_returns_is_named(tmp_path: Path, selector: s
     os.mkfifo(tmp_path / TEMPERATURE)  # opening it waits for a writer that never comes
     clock = SteppedClock()
     plan = ReaderPlan(backend="host", cadences={"fast": Cadence(10.0, 5.0)}, root=str(tmp_path))
-    supervisor = Supervisor([plan], clock, selector)
+    heard = Heard()
+    supervisor = Supervisor([plan], clock, selector, heard.take)
 
     def until(done: Callable[[], bool]) -> None:
         end = time.monotonic() + REAL_SECONDS
@@ -585,16 +587,17 @@ def test_a_read_of_sysfs_that_never_returns_is_named(tmp_path: Path, selector: s
     pass_time(clock, supervisor, until, 5.0)
     until(lambda: supervisor.statuses[0].state is ReaderState.HUNG and supervisor.at_rest)
     assert f"read /{TEMPERATURE} has not returned for 5.0 s" in supervisor.statuses[0].detail
-    samples = {sample.device: sample.failure for sample in supervisor.collect().samples}
+    samples = {sample.device: sample.failure for sample in heard.samples}
     assert [device for device, failure in samples.items() if failure is None] == ["node", "memory"]
     failure = samples["cpu-0"]
     assert failure is not None
     assert failure.kind is FailureKind.READER  # the host has no driver to blame
     assert supervisor.statuses[0].witnessed == 0
 
+    heard.samples.clear()
     clock.advance(1.0)
     until(lambda: call() == f"read /{TEMPERATURE}" and not selector.select(0))
-    samples = {sample.device: sample.failure for sample in supervisor.collect().samples}
+    samples = {sample.device: sample.failure for sample in heard.samples}
     assert set(samples) == {"node", "memory", "cpu-1", "pci-0000:10:00.0", "pci-0000:90:00.0"}
     assert set(samples.values()) == {None}
     supervisor.stop()

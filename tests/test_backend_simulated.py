@@ -8,10 +8,12 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from fakes.heard import Heard
 
 from nodevet.agent.config.reader_plan import ReaderPlan
 from nodevet.agent.daemon.assembly import FAST, SLOW
-from nodevet.agent.readers.supervisor import Collected, Supervisor
+from nodevet.agent.readers.supervisor import Supervisor
+from nodevet.agent.readers.telling import Told
 from nodevet.checks.core.clock import SystemClock
 from nodevet.checks.core.model import FailureKind, ReaderState
 from nodevet.checks.engine.view import Cadence
@@ -31,7 +33,9 @@ class Bench:
         self.path = directory / "simulation.json"
         self.clock = SystemClock()
         self.selector = selectors.DefaultSelector()
-        self.supervisor = Supervisor(map(self._plan, load_profile(PROFILE).backends), self.clock, self.selector)
+        self.supervisor = Supervisor(
+            map(self._plan, load_profile(PROFILE).backends), self.clock, self.selector, self._take
+        )
 
     def play(self, scenario: str) -> None:
         """Write what is simulated, as the agent does."""
@@ -45,17 +49,21 @@ class Bench:
         fresh.write_bytes(msgspec.json.encode(simulation))
         fresh.replace(self.path)
 
-    def round(self) -> Collected:
-        """Read every group of every backend once."""
+    def round(self) -> Heard:
+        """Read every group of every backend once, and return what was told."""
+        self._heard = Heard()
         self.supervisor.ask()
         self.supervisor.wait(lambda: self.supervisor.settled, PATIENCE_SECONDS)
-        return self.supervisor.collect()
+        return self._heard
 
     def close(self) -> None:
         """End the children."""
         self.supervisor.stop()
         self.supervisor.wait(lambda: self.supervisor.at_rest, PATIENCE_SECONDS)
         self.selector.close()
+
+    def _take(self, told: Told) -> None:
+        self._heard.take(told)
 
     def _plan(self, backend: str) -> ReaderPlan:
         return ReaderPlan(

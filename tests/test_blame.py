@@ -32,7 +32,6 @@ from nodevet.agent.readers.disk import Disk
 from nodevet.agent.readers.heartbeat import Heartbeat
 from nodevet.agent.readers.orphan import Orphan
 from nodevet.agent.readers.remembered import pack_readers, recalled_readers
-from nodevet.agent.readers.supervisor import Supervisor
 from nodevet.agent.readers.witness import (
     STARVED_RATIO,
     Other,
@@ -510,9 +509,7 @@ def stuck(tmp_path: Path, freeze: Freeze) -> Iterator[Stick]:
     def stick(surroundings: Callable[[SteppedClock], Surroundings]) -> Bench:
         bench = Bench(tmp_path)
         bench.surroundings = surroundings(bench.clock)
-        bench.supervisor = Supervisor(
-            [bench.plan()], bench.clock, bench.selector, surroundings=lambda: bench.surroundings
-        )
+        bench.supervisor = bench.supervise([bench.plan()])
         bench.round()
         made.append((bench, freeze(hang(bench))))
         bench.pass_time(DEADLINE)
@@ -628,7 +625,7 @@ def test_an_interpreter_that_is_gone_is_no_fault_of_the_driver(tmp_path: Path) -
     """The reader is tried again, ever later, and is unknown meanwhile."""
     bench = Bench(tmp_path)
     plan = msgspec.structs.replace(bench.plan(), argv=(str(tmp_path / "python"),))
-    bench.supervisor = Supervisor([plan], bench.clock, bench.selector)
+    bench.supervisor = bench.supervise([plan])
     for _ in range(4):
         bench.clock.advance(61.0)
         bench.until_state(ReaderState.CRASHED)
@@ -1406,7 +1403,7 @@ def test_a_reader_that_gets_no_processor_at_all_is_nobodys_fault(tmp_path: Path,
     """The kernel adds to run_delay only when the process runs again: real-time tasks on its only processor."""
     bench = Bench(tmp_path)
     bench.surroundings = Unscheduled(bench.clock, "R")
-    bench.supervisor = Supervisor([bench.plan()], bench.clock, bench.selector, surroundings=lambda: bench.surroundings)
+    bench.supervisor = bench.supervise([bench.plan()])
     bench.round()
     bench.surroundings.since = bench.clock.monotonic() + INTERVAL + share * DEADLINE
     hang(bench)

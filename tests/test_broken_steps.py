@@ -18,7 +18,7 @@ from fakes.views import GPU, event, healthy
 from nodevet.agent.daemon.ingest import Ingest
 from nodevet.agent.readers.blame import Blame
 from nodevet.agent.readers.reader import Reader
-from nodevet.agent.readers.supervisor import Collected, Supervisor
+from nodevet.agent.readers.telling import Listed, Told
 from nodevet.checks.core.guard import Bug, Guard, attempt
 from nodevet.checks.core.model import ReaderState, Reading, Sample
 from nodevet.checks.core.wire import Note
@@ -99,7 +99,6 @@ def is_alive(process: psutil.Process) -> bool:
 def turn(bench: Bench) -> None:
     """Make one turn of the loop."""
     bench.supervisor.tick()
-    bench.collect()
     for key, mask in bench.selector.select(0.02 if bench.supervisor.records else 0):
         bench.supervisor.handle(key, mask)
 
@@ -150,33 +149,23 @@ def test_a_reader_that_always_raises_costs_no_other_its_turn(tmp_path: Path, mon
     """The one behind it is read, and what it told is taken."""
     bench = Bench(tmp_path)
     plans = [msgspec.structs.replace(bench.plan(), backend=name) for name in ("broken", "fake")]
-    bench.supervisor = Supervisor(plans, bench.clock, bench.selector, (), lambda: bench.surroundings)
+    told, guard = list[Sample](), Guard(lambda _line: None)
+    idle = cast(Any, nobody(take_sample=told.append))
+    ingest = Ingest(idle, idle, idle, idle, idle, guard, lambda take: bench.supervise(plans, take=take))
+    bench.supervisor = ingest.supervisor
     monkeypatch.setattr(bench.supervisor._readers["broken"], "tick", lambda: 1 / 0)
-    assert reads_again_beside(bench)
+    end = time.monotonic() + REAL_SECONDS
+    while outcome(told) != dict.fromkeys("abc", "ok") and time.monotonic() < end:
+        ingest.tick()
+        assert bench.supervisor.records, "it had no turn"
+        for key, mask in bench.selector.select(0.05):
+            bench.supervisor.handle(key, mask)
+    assert [fault.part for fault in guard.faults] == ["readers: turn"]
+    assert outcome(told) == dict.fromkeys("abc", "ok")
     with pytest.raises(RuntimeError, match="ZeroDivisionError"):
         bench.supervisor.tick()
     bench.supervisor._readers.pop("broken")
     bench.close()
-
-
-def reads_again_beside(bench: Bench) -> bool:
-    """Return whether a whole round of the good reader is taken by an intake that its guard protects."""
-    engine, told = SimpleNamespace(take_readers=list, take_devices=print), list[Sample]()
-    engine.take_sample = told.append
-    names = ("hurry", "take", "keep_sample", "keep_devices", "note", "cut")
-    idle = SimpleNamespace(**dict.fromkeys(names, lambda *_: None))
-    idle.readings_came = idle.look = lambda **_: None
-    guard = Guard(lambda _line: None)
-    ingest = Ingest(*cast(Any, (engine, idle, idle, idle, idle, guard)))
-    end = time.monotonic() + REAL_SECONDS
-    while outcome(told) != dict.fromkeys("abc", "ok") and time.monotonic() < end:
-        ingest.take_readings(bench.supervisor, ["fake"])
-        if not bench.supervisor.records:
-            break  # it had no turn
-        for key, mask in bench.selector.select(0.05):
-            bench.supervisor.handle(key, mask)
-    assert [fault.part for fault in guard.faults] == ["readers: turn"]
-    return outcome(told) == dict.fromkeys("abc", "ok")
 
 
 def test_a_quantity_of_a_later_release_costs_its_own_reading() -> None:
@@ -185,7 +174,7 @@ def test_a_quantity_of_a_later_release_costs_its_own_reading() -> None:
     engine, journal = SimpleNamespace(take_sample=taken.append), SimpleNamespace(keep_sample=kept.append)
     event_log, recorder = SimpleNamespace(trouble=told.append), SimpleNamespace(take=lambda _sample: None)
     guard = Guard(told.append)
-    ingest = Ingest(*cast(Any, (engine, journal, recorder, None, event_log, guard)))
+    ingest = Ingest(*cast(Any, (engine, journal, recorder, None, event_log, guard, print)))
     known = healthy().samples[GPU, "fast"]
     later = msgspec.structs.replace(known, readings=(*known.readings, Reading("of_tomorrow", 1.0)))
     for _ in range(2):
@@ -205,16 +194,13 @@ def test_what_came_in_beside_a_step_that_raises_is_taken(step: str) -> None:
         "keep_devices": lambda _devices: taken.append("kept"),
     }
     once = Once(works.get(step, print))
-    names = ("take_readers", "take_kernel_log", "take", "keep_sample", "note", "cut", "kernel_event", "hurry")
-    idle = SimpleNamespace(**{**dict.fromkeys(names, lambda *_: None), **works, step: once.stands_for})
-    idle.readings_came = idle.look = lambda **_: None
-    sample, events = healthy().samples[GPU, "fast"], (event("nvidia.xid.79"), event("nvidia.xid.48"))
-    told = [Collected((sample,), events, (Note("info", "x", {}),), inventory_changed=True), Collected()]
-    supervisor = SimpleNamespace(tick=print, collect=lambda: told.pop(0), devices=(), statuses=(), settled=True)
-    ingest = Ingest(*cast(Any, (idle, idle, idle, idle, idle, Guard(lambda _line: None))))
-    for _ in range(2):
-        ingest.take_readings(cast(Any, supervisor), ["nvidia", "host"])
-    ingest.take_kernel_events(cast(Any, SimpleNamespace(tick=lambda: [*events], state=None)))
+    sample, events = healthy().samples[GPU, "fast"], [event("nvidia.xid.79"), event("nvidia.xid.48")]
+    ingest = alone(nobody(**{**works, step: once.stands_for}))
+    told: tuple[Told, ...] = (Listed("nvidia", ()), Listed("host", ()), Note("info", "x", {}), sample, *events)
+    for entry in told:
+        ingest.take(entry)
+    ingest.tick()
+    ingest.take_kernel_log(events, cast(Any, None))
     assert once.calls > 1 or step == "note"
     assert set(taken) == {"nvidia", "host", "kept", "fast", "nvidia.xid.79", "nvidia.xid.48"}
     assert [taken.count(event.code) for event in events] == [2, 2]
@@ -229,15 +215,24 @@ def test_only_a_step_that_raised_is_done_again() -> None:
         if backend == "nvidia":
             raise MemoryError
 
-    names = ("take_readers", "note", "cut", "hurry")
-    idle = SimpleNamespace(**dict.fromkeys(names, lambda *_: None), take_devices=take)
-    idle.readings_came = idle.look = lambda **_: None
-    idle.keep_devices = lambda _devices: taken.append("kept")
-    told = [Collected(inventory_changed=changed) for changed in (True, False, False, True)]
-    supervisor = SimpleNamespace(tick=print, collect=lambda: told.pop(0), devices=(), statuses=(), settled=True)
-    ingest = Ingest(*cast(Any, (idle, idle, idle, idle, idle, Guard(lambda _line: None))))
+    ingest = alone(nobody(take_devices=take, keep_devices=lambda _devices: taken.append("kept")))
     counts = []
-    while told:
-        ingest.take_readings(cast(Any, supervisor), ["nvidia", "host"])
+    for listed in ("nvidia", "", "", "host"):
+        if listed:
+            ingest.take(Listed(listed, ()))
+        ingest.tick()
         counts.append([taken.count(name) for name in ("nvidia", "host", "kept")])
-    assert counts == [[1, 1, 1], [2, 1, 1], [3, 1, 1], [4, 2, 2]]
+    assert counts == [[2, 0, 1], [3, 0, 1], [4, 0, 1], [6, 1, 2]]
+
+
+def nobody(**works: Callable[..., Any]) -> SimpleNamespace:
+    """Return what takes all that an intake hands on, and does what it *works* with that."""
+    names = ["take_readers", "take_kernel_log", "take_devices", "take_sample", "take", "keep_sample", "keep_devices"]
+    names += ["note", "cut", "kernel_event", "hurry", "readings_came", "look"]
+    return SimpleNamespace(**{**dict.fromkeys(names, lambda *_, **__: None), **works})
+
+
+def alone(idle: SimpleNamespace) -> Ingest:
+    """Return an intake for *idle* whose readers tell nothing by themselves."""
+    supervisor = SimpleNamespace(tick=print, statuses=(), settled=True)
+    return Ingest(*cast(Any, (idle, idle, idle, idle, idle, Guard(lambda _line: None), lambda _take: supervisor)))

@@ -96,7 +96,7 @@ def test_a_reader_that_cannot_be_started_is_waited_for_no_longer() -> None:
     clock = SteppedClock()
     plan = ReaderPlan(backend="host", cadences={"fast": Cadence(10, 5)}, argv=("/none",))
     with selectors.DefaultSelector() as selector:
-        readers = Supervisor([plan], clock, selector)
+        readers = Supervisor([plan], clock, selector, lambda _told: None)
         seconds = 0
         while not all(map(is_given_up, readers.unsettled)):
             clock.advance(1.0)

@@ -22,14 +22,14 @@ def append(folder: Path, *lines: str) -> None:
 
 def counted(log: GateLog) -> dict[str, int]:
     """Return what was counted, without the zeros."""
-    log.tick()
+    log.before_judging()
     return {name: count for name, count in log.counts.items() if count}
 
 
 def test_every_decision_has_a_count_from_the_start(tmp_path: Path) -> None:
     """So that a rate is there before the first decision."""
     log = GateLog(tmp_path)
-    log.tick()
+    log.before_judging()
     assert set(DECISIONS) < set(log.counts)
     assert set(log.counts.values()) == {0}
 
@@ -157,7 +157,7 @@ def test_what_did_not_just_open_is_logged(tmp_path: Path) -> None:
     """The agent's own log has the job and the reason of each refusal."""
     told: list[str] = []
     append(tmp_path, "open 1.00 7 x", "closed 2.00 8 XID 79", "nonsense")
-    GateLog(tmp_path, log=told.append).tick()
+    GateLog(tmp_path, log=told.append).before_judging()
     assert told == ["a prolog decided: closed 2.00 8 XID 79", "a prolog decided: nonsense"]
 
 
@@ -169,8 +169,8 @@ def test_noise_is_counted_as_unreadable_and_does_no_harm(
     folder = tmp_path_factory.mktemp("log")
     (folder / GATE_LOG_NAME).write_bytes(noise + b"\n")
     log = GateLog(folder)
-    log.tick()
+    log.before_judging()
     before = log.counts["closed"]
     append(folder, "closed 2.00 9 y")
-    log.tick()
+    log.before_judging()
     assert log.counts["closed"] == before + 1

@@ -1,4 +1,4 @@
-"""A bug costs the part that has it: every member, page and verb is made to raise, and the agent goes on."""
+"""A bug costs the part that has it: every service, page and verb is made to raise, and the agent goes on."""
 
 from __future__ import annotations
 
@@ -18,18 +18,19 @@ from typing import Any, NoReturn, cast
 
 import msgspec
 import pytest
+from fakes.drilled import FUNCTIONS, Drilled, asked, own
 from fakes.snapshots import at, failed_node, gpu_node
 
 from nodevet.agent.config.load import load_configuration
 from nodevet.agent.config.settings import Configuration
 from nodevet.agent.control.server import Control, NoArguments, Verb
-from nodevet.agent.daemon import loop as daemon_module
 from nodevet.agent.daemon.event_log import EventLog
 from nodevet.agent.daemon.loop import Daemon
-from nodevet.agent.daemon.services import Member, described, guarded
+from nodevet.agent.daemon.services import Services
 from nodevet.agent.daemon.showing import Showing
 from nodevet.agent.daemon.verbs import Served, verbs
 from nodevet.agent.readers.supervisor import Supervisor
+from nodevet.agent.services.protocol import Service
 from nodevet.agent.simulated.node import Simulate, simulated_configuration
 from nodevet.agent.store.journal import Journal
 from nodevet.agent.store.publisher import Publisher
@@ -43,8 +44,6 @@ from nodevet.exporters.web.http import PAGES, HttpServer
 
 LONGEST_SECONDS = 20.0
 """How long an agent under test may take; it ends as soon as it has shown what it should."""
-
-FIELDS = tuple(field for field in Member.__struct_fields__ if field != "name")
 
 
 class PlantedError(Exception):
@@ -129,44 +128,69 @@ def test_culprits_are_found_in_few_tries(bad: tuple[int, ...]) -> None:
     assert tries <= 1 + 22 * len(bad)
 
 
-@pytest.mark.parametrize("field", FIELDS)
-def test_each_function_of_a_member_may_raise(field: str) -> None:
+class Plain(Service):
+    """Has part in nothing."""
+
+    def __init__(self, name: str = "any") -> None:
+        """Have that *name*."""
+        self.name = name
+
+
+CALLS: dict[str, Callable[[Services], object]] = {
+    "tick": Services.tick,
+    "next_deadline": lambda services: services.next_deadline,
+    "before_judging": Services.before_judging,
+    "describe": lambda services: services.describe(gpu_node().agent),
+    "trouble": lambda services: services.describe(gpu_node().agent),
+    "judged": lambda services: services.judged(gpu_node()),
+    "memory": Services.memory,
+    "stop": Services.stop,
+}
+"""What the loop calls, by the function of each service behind it."""
+
+
+def test_whatever_a_service_can_give_is_tested() -> None:
+    """Each function of the protocol is among those that are made to raise."""
+    assert CALLS.keys() == set(FUNCTIONS) == {name for name in vars(Service) if name[0] != "_"}
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_each_function_of_a_service_may_raise(function: str) -> None:
     """What it would have contributed is missing, and the guard knows which part it was."""
     guard = Guard(lambda _line: None)
-    whole = guarded(Member(name="any"), guard)
-    member = guarded(msgspec.structs.replace(Member(name="any"), **{field: planted}), guard)
-    arguments = (gpu_node(),) if field == "judged" else ()
-    assert getattr(member, field)(*arguments) == getattr(whole, field)(*arguments)
-    assert [fault.part for fault in guard.faults] == [f"any: {field}"]
+    whole, broken = Plain(), Drilled(Plain(), **{function: planted})
+    assert CALLS[function](Services((broken,), guard)) == CALLS[function](Services((whole,), guard))
+    assert [fault.part for fault in guard.faults] == [f"any: {function}"]
 
 
-def test_facts_that_nobody_knows_cost_only_themselves() -> None:
-    """A member that describes a field which does not exist keeps no other member's facts out."""
+def test_a_description_that_raises_costs_only_itself() -> None:
+    """A service that describes a field which does not exist keeps out no other's words, nor what came before."""
     guard = Guard(lambda _line: None)
-    info = gpu_node().agent
-    bad = Member(name="bad", facts=lambda: {"no_such_field": 1})
-    good = Member(name="good", facts=lambda: {"jobs": 3})
-    assert described(info, (bad, good), guard).jobs == 3
-    assert [fault.part for fault in guard.faults] == ["bad: description"]
+    known = Drilled(Plain("known"), describe=lambda info: msgspec.structs.replace(info, load="off"))
+    bad = Drilled(Plain("bad"), describe=lambda info: msgspec.structs.replace(info, no_such_field=1))
+    good = Drilled(Plain("good"), describe=lambda info: msgspec.structs.replace(info, jobs=3))
+    told = Services((known, bad, good), guard).describe(gpu_node().agent)
+    assert (told.load, told.jobs) == ("off", 3)
+    assert [fault.part for fault in guard.faults] == ["bad: describe"]
 
 
 def test_what_cannot_be_printed_is_in_no_notice() -> None:
     """Half a letter, as a name of another program may hold, would cost every answer; a line end would forge a line."""
-    troubled = Member(name="any", trouble=lambda: "held by \udcff\x1b[2Ja\nnode: ok (pid 1)")
-    (*_, told) = described(gpu_node().agent, (troubled,), Guard(lambda _line: None)).notices
+    troubled = Drilled(Plain(), trouble=lambda: "held by \udcff\x1b[2Ja\nnode: ok (pid 1)")
+    (*_, told) = Services((troubled,), Guard(lambda _line: None)).describe(gpu_node().agent).notices
     assert told == "held by [2Ja node: ok (pid 1)"
 
 
 class Drill:
-    """An agent on a simulated node in this process, whose members raise as a test says."""
+    """An agent on a simulated node in this process, whose services raise as a test says."""
 
     def __init__(
         self, folder: Path, fails: Callable[[str, str, int], bool], enough: Callable[[Snapshot], bool]
     ) -> None:
-        """End at a snapshot that is *enough*; *fails* says whether a member's function raises at its n-th call."""
+        """End at a snapshot that is *enough*; *fails* says whether a service's function raises at its n-th call."""
         self.fails = fails
         self.calls: dict[str, int] = {}
-        self.fields: set[str] = set()
+        self.functions: set[str] = set()
         self.snapshots: list[Snapshot] = []
         self._enough = enough
         self._end = time.monotonic() + LONGEST_SECONDS
@@ -181,16 +205,14 @@ class Drill:
         plain = msgspec.structs.replace(settings, agent=agent)
         self.settings: Configuration = simulated_configuration(plain, "dgx-h100")
 
-    def through(self, member: Member) -> Member:
-        """Return *member* with faults in each function that it has."""
-        idle = Member(name=member.name)
-        own = [field for field in FIELDS if getattr(member, field) is not getattr(idle, field)]
-        changes = {field: self._faulty(member, field) for field in own}
-        if member.name == "readers":
-            changes["tick"] = self._ending(changes["tick"])
-            changes["judged"] = self.snapshots.append
-        self.fields |= {f"{member.name}: {field}" for field in own}
-        return msgspec.structs.replace(member, **changes)
+    def through(self, service: Service) -> Service:
+        """Return *service* with faults in each function that it has."""
+        instead = {function: self._faulty(service, function) for function in own(service)}
+        self.functions |= {f"{service.name}: {function}" for function in instead}
+        if service.name == "readers":
+            instead["tick"] = self._ending(instead["tick"])
+            instead["judged"] = self.snapshots.append
+        return Drilled(service, **instead)
 
     def run(self) -> None:
         """Run the agent until its time is over."""
@@ -207,14 +229,14 @@ class Drill:
         assert daemon.run() == 0
         assert outlet.close(5)
 
-    def _faulty(self, member: Member, field: str) -> Callable[..., Any]:
-        part, work = f"{member.name}: {field}", getattr(member, field)
+    def _faulty(self, service: Service, function: str) -> Callable[..., Any]:
+        part = f"{service.name}: {function}"
 
         def call(*arguments: object) -> Any:
             self.calls[part] = self.calls.get(part, 0) + 1
-            if self.fails(member.name, field, self.calls[part]):
+            if self.fails(service.name, function, self.calls[part]):
                 raise PlantedError(part)
-            return work(*arguments)
+            return asked(service, function, *arguments)
 
         return call
 
@@ -237,17 +259,17 @@ def open_parts(snapshot: Snapshot) -> set[str]:
     return {entry.key.part.name.removeprefix("vendor:") for entry in snapshot.episodes if entry.key.code == CODE}
 
 
-def test_every_member_may_raise_and_the_agent_goes_on(tmp_path: Path) -> None:
-    """Each function of each member raises at its first three calls: all of it is told, none gates, and it is over."""
+def test_every_service_may_raise_and_the_agent_goes_on(tmp_path: Path) -> None:
+    """Each function of each service raises at its first three calls: all of it is told, none gates, and it is over."""
     drill = Drill(
         tmp_path,
-        lambda _name, field, call: call <= 3 and field != "stop",
+        lambda _name, function, call: call <= 3 and function != "stop",
         lambda snapshot: snapshot.verdict.state is State.OK,
     )
     drill.run()
     told = set().union(*map(open_parts, drill.snapshots))
     often = {part for part, calls in drill.calls.items() if calls >= 3}
-    assert len(drill.fields) >= 20
+    assert len(drill.functions) >= 20
     assert often - told == set()
     assert not any(snapshot.verdict.hard for snapshot in drill.snapshots)
     last = drill.snapshots[-1]
@@ -257,7 +279,7 @@ def test_every_member_may_raise_and_the_agent_goes_on(tmp_path: Path) -> None:
 
 OF_A_ROUND: dict[str, tuple[object, str, object]] = {
     "faults": (Engine, "take_faults", planted),
-    "description": (daemon_module, "described", planted),
+    "description": (Services, "describe", planted),
     "store": (Journal, "keep_round", planted),
     "mirror": (Publisher, "mirror", planted),
     "showing": (Showing, "offer", planted),
@@ -266,7 +288,7 @@ OF_A_ROUND: dict[str, tuple[object, str, object]] = {
     "end": (Supervisor, "at_rest", property(planted)),
     "showing: end": (Showing, "finish", planted),
 }
-"""What a round and the end of an agent do besides what members do: the part that is named, and what of it raises."""
+"""What a round and the end of an agent do besides what services do: the part that is named, and what of it raises."""
 
 
 @pytest.mark.parametrize("part", OF_A_ROUND)
@@ -298,7 +320,7 @@ def test_every_round_says_what_the_agent_itself_takes(tmp_path: Path) -> None:
     assert None not in msgspec.structs.astuple(drill.snapshots[-1].agent.own_use)
 
 
-def test_members_that_always_raise_leave_the_readers_and_the_verdict(tmp_path: Path) -> None:
+def test_services_that_always_raise_leave_the_readers_and_the_verdict(tmp_path: Path) -> None:
     """All but the readers are broken for good: the node is judged in full, and is unknown for our own bugs alone."""
     drill = Drill(tmp_path, lambda name, _field, _call: name != "readers", was_read)
     drill.run()

@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from nodevet.agent.config.load import load_configuration
-from nodevet.agent.daemon.services import host_name
+from nodevet.agent.daemon.services import HostName
 
 
 @pytest.mark.parametrize(("node_name", "told"), [("", True), ("gpu-07", False)])
@@ -17,9 +17,9 @@ def test_a_host_name_that_comes_after_the_start_is_told(
     """SLURM knows no node localhost, so there is no permit; a name that the site gave is never another."""
     monkeypatch.setattr(socket, "gethostname", lambda: "localhost.localdomain")
     configuration = load_configuration(None, (), overrides={"agent.node_name": node_name or None})
-    member = host_name(configuration)
+    service = HostName(configuration)
     monkeypatch.setattr(socket, "gethostname", lambda: "localhost")
-    assert not member.trouble(), "the domain is no part of the name"
+    assert not service.trouble, "the domain is no part of the name"
     monkeypatch.setattr(socket, "gethostname", lambda: "gpu-17")
     line = "this machine is called gpu-17 now, and the agent goes on as localhost: restart it, or set node_name"
-    assert member.trouble() == (line if told else "")
+    assert service.trouble == (line if told else "")

@@ -12,14 +12,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from unittest.mock import Mock
 
 import pytest
 from fakes.views import judge
 
 from nodevet.agent.config.load import load_configuration
-from nodevet.agent.daemon import services as members
-from nodevet.agent.daemon.ingest import Ingest
 from nodevet.agent.once import run as oneshot
 from nodevet.agent.readers.kernel_backlog import Output, journal_output
 from nodevet.agent.readers.kernel_watch import PIECE_EVENTS, KernelWatch
@@ -115,7 +112,7 @@ def test_the_first_records_of_the_kernel_are_not_lost_where_the_journal_has_them
     rig = Watch(terminal, lambda: output(entry(0.0, "Linux version"), entry(0.0, XID.format(62)), entry(1.0, "x")))
     rig.records = [record(3, 10.0)]
     watch = rig.start()
-    assert codes([*watch.tick(), *watch.settle()]) == ["62"]
+    assert codes([*watch.read(), *watch.settle()]) == ["62"]
     assert (watch.state.lost_records, watch.trouble) == (0, "")
     watch.close()
 
@@ -131,8 +128,8 @@ def test_what_was_overwritten_before_the_start_is_read_from_the_journal(terminal
     rig = Watch(terminal, lambda: journal)
     rig.records = [record(3, 9.0, XID.format(62)), record(4, 10.0)]
     watch = rig.start()
-    assert codes(watch.tick() + watch.settle()) in (["62", "79"], ["79", "62"])
-    assert watch.tick() == watch.settle() == []
+    assert codes(watch.read() + watch.settle()) in (["62", "79"], ["79", "62"])
+    assert watch.read() == watch.settle() == []
     assert watch.state.lost_records == 0
     assert any("of 3 overwritten records the journal has 3" in note for note in rig.notes)
     watch.close()
@@ -147,16 +144,16 @@ def test_a_storm_in_the_journal_is_taken_in_pieces(terminal: str) -> None:
     rig = Watch(terminal, lambda: storm)
     rig.records = [record(5, 99.0)]
     watch = rig.start()
-    found = [watch.tick()]
+    found = [watch.read()]
     assert watch._backlog is not None
     watch._backlog.wait()
     while watch.memory is None:
-        found.append(watch.tick())
+        found.append(watch.read())
         assert watch.memory or watch.next_deadline <= time.monotonic(), "the next piece is due at once"
     assert max(map(len, found)) == PIECE_EVENTS
     assert sum(map(len, found)) == 2 * PIECE_EVENTS + 1
     assert sum("of 5 overwritten records" in note for note in rig.notes) == 1
-    assert watch.tick() == []
+    assert watch.read() == []
     watch.close()
 
 
@@ -165,7 +162,7 @@ def test_a_single_look_takes_all_of_a_storm_in_the_journal(terminal: str) -> Non
     rig = Watch(terminal, lambda: output(*(entry(2.0, XID.format(31)) for _ in range(PIECE_EVENTS + 1))))
     rig.records = [record(5, 99.0)]
     watch = rig.start()
-    assert len(watch.tick() + watch.settle()) == PIECE_EVENTS + 1
+    assert len(watch.read() + watch.settle()) == PIECE_EVENTS + 1
     watch.close()
 
 
@@ -174,7 +171,7 @@ def test_events_of_the_journal_are_the_kernels_own_word(terminal: str) -> None:
     rig = Watch(terminal, lambda: output(entry(2.0, XID.format(79))))
     rig.records = [record(1, 9.0)]
     watch = rig.start()
-    (found,) = watch.tick() + watch.settle()
+    (found,) = watch.read() + watch.settle()
     assert (found.provenance, found.pci) == (Provenance.KERNEL, "0000:3b:00")
     watch.close()
 
@@ -204,7 +201,7 @@ def test_without_the_journal_the_number_of_lost_records_is_told(
     rig = Watch(terminal, journal)
     rig.records = [record(40, 9.0, XID.format(62))]
     watch = rig.start()
-    assert codes(watch.tick() + watch.settle()) == ["62"]
+    assert codes(watch.read() + watch.settle()) == ["62"]
     assert watch.state.lost_records == lost
     assert any(words in note for note in rig.notes), rig.notes
     watch.close()
@@ -215,7 +212,7 @@ def test_a_ring_that_was_not_overwritten_asks_no_journal(terminal: str) -> None:
     rig = Watch(terminal, refused)
     rig.records = [record(0, 0.0), record(1, 1.0)]
     watch = rig.start()
-    assert watch.tick() + watch.settle() == []
+    assert watch.read() + watch.settle() == []
     assert rig.notes == []
     watch.close()
 
@@ -226,12 +223,12 @@ def test_a_restart_asks_for_what_lies_behind_its_cursor_alone(terminal: str) -> 
     rig = Watch(terminal, lambda: journal)
     rig.records = [record(0, 1.0), record(1, 2.0, XID.format(79))]
     first = rig.start()
-    assert codes(first.tick()) == ["79"]
+    assert codes(first.read()) == ["79"]
     memory = first.memory
     first.close()
     rig.records = [record(7, 9.0)]
     second = rig.start(memory)
-    assert codes(second.tick() + second.settle()) == ["48"]
+    assert codes(second.read() + second.settle()) == ["48"]
     assert second.state.lost_records == 4
     second.close()
 
@@ -247,7 +244,7 @@ def test_a_kill_before_the_journal_answered_loses_nothing(terminal: str) -> None
     rig = Watch(terminal, journal)
     rig.records = [record(1, 9.0)]
     watch = rig.start()
-    assert watch.tick() == []
+    assert watch.read() == []
     assert watch.memory is None
     may_answer.set()
     assert codes(watch.settle()) == ["79"]
@@ -265,16 +262,16 @@ def test_a_file_or_a_fifo_never_asks_the_journal(tmp_path: Path, name: str) -> N
         path.write_bytes(record(40, 9.0, XID.format(79)))
     with selectors.DefaultSelector() as selector:
         watch = KernelWatch(str(path), SystemClock(), selector, log=lambda _line: None, journal=denied)
-        watch.tick()
+        watch.read()
         if name == "fifo":
             with path.open("wb") as file:
                 file.write(record(40, 9.0, XID.format(79)))
             watch.wake(0)
-            events = watch.tick()
+            events = watch.read()
         else:
             watch.close()
             watch = KernelWatch(str(path), SystemClock(), selector, log=lambda _line: None, journal=denied)
-            events = watch.tick()
+            events = watch.read()
         assert [event.provenance for event in events] == [Provenance.TEXT]
         assert watch.settle() == []
         watch.close()
@@ -291,7 +288,7 @@ def test_device_that_is_not_the_kernels_own_log_is_text(terminal: str) -> None:
             return lines.pop()
 
         watch = KernelWatch(terminal, SystemClock(), selector, log=lambda _line: None, read=read, journal=denied)
-        assert [event.provenance for event in watch.tick()] == [Provenance.TEXT]
+        assert [event.provenance for event in watch.read()] == [Provenance.TEXT]
         watch.close()
 
 
@@ -337,7 +334,7 @@ def test_what_the_journal_told_before_it_stopped_counts(terminal: str) -> None:
         raise NodevetError("did not end within 20 s")
 
     watch = rig.start(output=breaks_off)
-    assert codes(watch.tick() + watch.settle()) == ["79"]
+    assert codes(watch.read() + watch.settle()) == ["79"]
     assert watch.state.lost_records == 38
     assert any("has 2, and does not tell the rest: did not end" in note for note in rig.notes), rig.notes
     watch.close()
@@ -420,13 +417,11 @@ def test_records_that_nobody_read_are_told_on_every_surface(
     rig = Watch(terminal, journal)
     rig.records = [record(1, 9.0)]
     watch = rig.start()
-    member = members.kernel_log(watch, Mock(spec=Ingest))
-    assert member is not None
-    assert member.trouble() == ""  # nothing is known before the first look
-    watch.tick()
+    assert watch.trouble == ""  # nothing is known before the first look
+    watch.read()
     watch.settle()
-    assert ("1 records were overwritten" in member.trouble()) is told
-    assert ("enlarge the ring with the kernel option log_buf_len" in member.trouble()) is told
+    assert ("1 records were overwritten" in watch.trouble) is told
+    assert ("enlarge the ring with the kernel option log_buf_len" in watch.trouble) is told
     watch.close()
 
     (tmp_path / "nodevet.toml").write_text('[agent.backends]\nenabled = ["host"]\n')
@@ -461,14 +456,14 @@ def test_the_number_of_lost_records_outlives_a_failure_to_read(terminal: str, to
     rig.records = [record(3, 9.0)]
     failing = Failing(rig)
     watch = rig.start(read=failing)
-    watch.tick()
+    watch.read()
     watch.settle()
     failing.fails = True
-    watch.tick()
+    watch.read()
     assert not watch.state.readable
     rig.records = [record(4, 10.0)]
     watch.wake(0)
-    watch.tick()
+    watch.read()
     assert watch.state.readable
     assert (watch.state.lost_records, bool(watch.trouble)) == (3 - told, told < 3)
     watch.close()
@@ -486,9 +481,9 @@ def test_a_failure_to_read_while_the_journal_is_asked_loses_nothing_at_a_kill(te
     rig.records = [record(3, 9.0)]
     failing = Failing(rig)
     watch = rig.start(output=slow, read=failing)
-    watch.tick()
+    watch.read()
     failing.fails = True
-    watch.tick()
+    watch.read()
     assert watch.memory is None
     answer.set()
     assert codes(watch.settle()) == ["79"]
@@ -503,7 +498,7 @@ def test_an_event_is_the_same_in_ring_and_journal_however_often_it_is_read(termi
         rig = Watch(terminal, lambda: output(entry(1.0, "x"), entry(2.0, event)))
         rig.records = records
         watch = rig.start()
-        told = [*watch.tick(), *watch.settle()]
+        told = [*watch.read(), *watch.settle()]
         seen.update(finding.occurrence for finding in judge("kernel-log", View(now=told[0].time, events=tuple(told))))
         watch.close()
     assert len(seen - {None}) == 1

@@ -24,7 +24,7 @@ def test_memory_of_another_version_is_told_and_the_log_is_read_from_the_boot_on(
     told: list[str] = []
     with selectors.DefaultSelector() as selector:
         watch = KernelWatch(str(path), SystemClock(), selector, memory=memory, log=told.append)
-        watch.tick()
+        watch.read()
         assert watch.state.readable
         watch.close()
     assert "another" in told[0] or "earlier version" in told[0]
@@ -38,7 +38,7 @@ def test_a_log_that_becomes_something_else_is_told_and_opened_anew(tmp_path: Pat
     told: list[str] = []
     with selectors.DefaultSelector() as selector:
         watch = KernelWatch(str(path), SystemClock(), selector, log=told.append)
-        watch.tick()
+        watch.read()
         path.unlink()
         master, slave = os.openpty()
         if kind == "fifo":
@@ -47,7 +47,7 @@ def test_a_log_that_becomes_something_else_is_told_and_opened_anew(tmp_path: Pat
             path.mkdir()
         else:
             path.symlink_to(os.ttyname(slave))
-        assert watch.tick() == []
+        assert watch.read() == []
         assert not watch.state.readable and len(told) == 1
         watch.close()
         os.close(master)
@@ -65,11 +65,11 @@ def test_a_long_file_is_told_until_it_is_read_and_what_was_passed_over_for_good(
     clock = SteppedClock()
     with selectors.DefaultSelector() as selector:
         watch = KernelWatch(str(path), clock, selector, log=lambda _line: None)
-        watch.tick()
+        watch.read()
         assert watch.state.begun and watch.state.readable
         for _ in range(100):
             clock.advance(BEGIN_SECONDS)
-            watch.tick()
+            watch.read()
         assert not watch.state.begun
         assert "2 MiB of it were not read" in watch.trouble
         watch.close()
@@ -82,7 +82,7 @@ def test_a_device_that_holds_no_log_is_none(device: str) -> None:
     told: list[str] = []
     with selectors.DefaultSelector() as selector:
         watch = KernelWatch(device, SystemClock(), selector, log=told.append)
-        assert watch.tick() == watch.settle() == []
+        assert watch.read() == watch.settle() == []
         assert not watch.state.readable
         assert "give this container the host's /dev/kmsg" in watch.state.detail
         watch.close()
@@ -97,7 +97,7 @@ def test_a_log_that_no_selector_takes_is_told_and_opened_anew(tmp_path: Path) ->
     with selectors.DefaultSelector() as selector:
         refusing = Mock(wraps=selector, register=Mock(side_effect=OSError(28, "No space left on device")))
         watch = KernelWatch(str(path), SystemClock(), refusing, log=told.append)
-        assert watch.tick() == []
+        assert watch.read() == []
         assert not watch.state.readable
         watch.close()
     assert told == [f"{path}: cannot be waited for: No space left on device"]

@@ -12,6 +12,7 @@ from functools import partial
 
 import pytest
 from fakes.late_clock import LateClock
+from fakes.snapshots import gpu_node
 
 from nodevet.agent.daemon.listening import AGAIN_SECONDS, CAUSE_SECONDS, Listening
 from nodevet.checks.core.errors import BusyError, ConfigurationError
@@ -38,7 +39,7 @@ def test_a_port_that_is_held_is_taken_when_it_is_free(holder: socket.socket) -> 
     clock = LateClock()
     server = listening(f"127.0.0.1:{holder.getsockname()[1]}", clock)
     assert "is in use by" in server.trouble
-    assert (server.url, server.refused) == ("", 0)
+    assert (server.url, server.describe(gpu_node().agent).refused_connections) == ("", 0)
     server.start()
     assert server.next_deadline is not None
     server.tick()
@@ -55,7 +56,7 @@ def test_a_port_that_is_held_is_taken_when_it_is_free(holder: socket.socket) -> 
     with socket.create_connection(("127.0.0.1", int(server.url.rstrip("/").rpartition(":")[2])), timeout=5) as caller:
         caller.sendall(b"GET /-/healthy HTTP/1.0\r\n\r\n")
         assert b"200" in caller.recv(100)
-    server.stop()
+    server.close()
 
 
 def test_an_address_that_comes_after_the_agent_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,7 +75,7 @@ def test_an_address_that_comes_after_the_agent_is_waited_for(monkeypatch: pytest
     clock.ahead += AGAIN_SECONDS
     server.tick()
     assert server.trouble == ""
-    server.stop()
+    server.close()
 
 
 def test_somebody_who_is_quicker_is_waited_for(holder: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,7 +88,7 @@ def test_somebody_who_is_quicker_is_waited_for(holder: socket.socket, monkeypatc
     server.tick()
     assert "is in use by" in server.trouble
     assert server.next_deadline is not None
-    server.stop()
+    server.close()
     assert server.next_deadline is None
 
 
@@ -118,7 +119,7 @@ def test_who_holds_the_port_is_named_as_it_is_now(holder: socket.socket) -> None
     ticked_until(server, clock, "pid 17", CAUSE_SECONDS)
     assert len(asked_in) == 2
     assert asked_in[1] is not threading.current_thread(), "the loop looks through all processes"
-    server.stop()
+    server.close()
 
 
 def no_descriptor(_listen: str) -> bool:
@@ -154,7 +155,7 @@ def test_what_lacks_when_the_address_is_free_is_told_and_waited_for(
     clock.ahead += AGAIN_SECONDS
     server.tick()
     assert (server.trouble, bool(server.url)) == ("", True)
-    server.stop()
+    server.close()
 
 
 def test_what_a_person_starts_and_what_no_time_mends_is_refused(holder: socket.socket) -> None:
@@ -197,7 +198,7 @@ def test_a_name_that_is_resolved_after_the_agent_is_waited_for(monkeypatch: pyte
         time.sleep(0.01)
     assert server.url.startswith("http://127.0.0.1:")
     assert server.next_deadline is None
-    server.stop()
+    server.close()
 
 
 def test_why_a_name_is_not_resolved_is_told_as_it_is_now(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,7 +218,7 @@ def test_why_a_name_is_not_resolved_is_told_as_it_is_now(monkeypatch: pytest.Mon
     assert "not resolved yet" in server.trouble
     known.set()
     ticked_until(server, clock, "Name or service not known", AGAIN_SECONDS)
-    server.stop()
+    server.close()
 
 
 def test_a_link_local_address_is_bound_on_its_interface(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -261,7 +262,7 @@ def test_a_resolver_that_does_not_answer_holds_nobody(monkeypatch: pytest.Monkey
     clock.ahead += AGAIN_SECONDS
     server.tick()
     assert threading.get_ident() not in asked
-    server.stop()
+    server.close()
 
 
 def test_no_thread_to_resolve_a_name_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from fakes.views import at, burn_in, event, fault, gpu, healthy, judge
 
-from nodevet.agent.readers.supervisor import by_clock_of_log
+from nodevet.agent.readers.telling import by_clock_of_log
 from nodevet.checks.core.model import Action, Clearing, Event, Finding, Outcome, Provenance
 from nodevet.checks.core.occurrences import is_dealt_with, stamped
 from nodevet.checks.engine.episodes import Evidence, Ledger, Settled, fold

@@ -14,7 +14,6 @@ from fakes.running_agent import RunningAgent
 from fakes.snapshots import gpu_node
 from prometheus_client.parser import text_string_to_metric_families
 
-from nodevet.agent.daemon import services
 from nodevet.agent.daemon.own_use import OwnUseReader
 from nodevet.checks.core.model import OwnUse
 from nodevet.exporters.metrics.prometheus import MetricsPage
@@ -34,7 +33,7 @@ SERIES = frozenset(SERIES_OF.values())
 def look(attach: Callable[[], psutil.Process] = psutil.Process) -> OwnUse:
     """What one look finds."""
     reader = OwnUseReader(attach)
-    reader.look()
+    reader.before_judging()
     return reader.last
 
 
@@ -116,10 +115,10 @@ def test_a_process_that_cannot_be_looked_at_costs_these_values_alone() -> None:
     """As where /proc is not mounted: nothing is known, nothing is raised, and nothing of an earlier look is kept."""
     reader = OwnUseReader(lambda: psutil.Process(dead[0]) if dead else psutil.Process())
     dead: list[int] = []
-    reader.look()
+    reader.before_judging()
     assert None not in msgspec.structs.astuple(reader.last)
     dead.append(2**22 + 1)  # more than any kernel.pid_max
-    reader.look()
+    reader.before_judging()
     assert reader.last == OwnUse()
 
 
@@ -131,7 +130,7 @@ def test_a_kernel_that_tells_no_share_is_not_taken_for_one_without_memory(monkey
 
 
 def test_it_is_read_once_for_each_judgement_and_not_by_a_scrape(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The facts of the member are what was read before."""
+    """What the service tells is what was read before."""
     looks: list[psutil.Process] = []
     whole = psutil.Process.num_fds
 
@@ -140,9 +139,9 @@ def test_it_is_read_once_for_each_judgement_and_not_by_a_scrape(monkeypatch: pyt
         return whole(process)
 
     monkeypatch.setattr(psutil.Process, "num_fds", counted)
-    member = services.own_use()
-    member.before_judging()
-    facts = [member.facts()["own_use"] for _ in range(3)]
+    service, info = OwnUseReader(), gpu_node().agent
+    service.before_judging()
+    facts = [service.describe(info).own_use for _ in range(3)]
     assert len(looks) == 1
     assert facts[0] == facts[2] != OwnUse()
 

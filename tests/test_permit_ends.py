@@ -12,7 +12,7 @@ from fakes.snapshots import failed_node
 
 from nodevet.agent.config.load import load_configuration
 from nodevet.agent.config.settings import Configuration, SlurmSettings
-from nodevet.agent.daemon import services as members
+from nodevet.agent.daemon.services import slurm
 from nodevet.agent.slurm.first import first_status
 from nodevet.agent.slurm.memory import MEMORY_NAME, Kept, load_memory, pack, save_memory
 from nodevet.agent.slurm.writer import Writer
@@ -51,9 +51,7 @@ def test_a_permit_outlives_no_agent_that_takes_none(
     if stored is None:
         save_memory(tmp_path / MEMORY_NAME, given)
     with selectors.DefaultSelector() as selector, ExitStack() as cleanup:
-        members.slurm(
-            settings(*between), SystemClock(), selector, cleanup, memory=stored, told=lambda _acknowledged: None
-        )
+        slurm(settings(*between), SystemClock(), selector, cleanup, memory=stored, told=lambda _acknowledged: None)
     memory = load_memory(tmp_path / MEMORY_NAME, stored, boot).memory
     assert (first_status(settings(*TAKES).slurm, "n1", memory, boot).permit.held, memory.nodes) == (held, 3)
 

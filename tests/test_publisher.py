@@ -17,7 +17,7 @@ from nodevet.checks.engine.acknowledgement import granted
 
 def mirrored(publisher: Publisher, snapshot: Snapshot, directory: Path) -> Mirror:
     """Publish *snapshot* and return the mirror in *directory* once it is there."""
-    publisher.publish(snapshot)
+    publisher.judged(snapshot)
     deadline = time.monotonic() + 60
     while publisher.written is not snapshot:
         assert time.monotonic() < deadline
@@ -31,10 +31,10 @@ def test_a_mirror_that_cannot_be_written_keeps_no_fault_out_of_the_state_file(tm
     """An `ok` of before must not stand in the state file because something is wrong with another file."""
     (tmp_path / f".{MIRROR_NAME}.new").mkdir()
     publisher = Publisher(tmp_path, ttl_seconds=35.0)
-    publisher.publish(failed_node())
+    publisher.judged(failed_node())
     assert publisher.close(5.0)
     assert (tmp_path / STATE_NAME).read_text().startswith("failed ")
-    assert MIRROR_NAME in publisher.failure
+    assert MIRROR_NAME in publisher.trouble
 
 
 def ended(snapshot: Snapshot) -> Snapshot:
@@ -52,9 +52,9 @@ def state_after(directory: Path, *snapshots: Snapshot) -> list[str]:
     """Have an agent of its own publish each of *snapshots*; return the words of the first two lines that stand then."""
     for snapshot in snapshots:
         publisher = Publisher(directory, ttl_seconds=35.0)
-        publisher.publish(snapshot)
+        publisher.judged(snapshot)
         assert publisher.close(5.0)
-        assert publisher.failure == ""
+        assert publisher.trouble == ""
     return " ".join((directory / STATE_NAME).read_text().splitlines()[:2]).split()
 
 
@@ -121,7 +121,7 @@ def test_a_word_whose_fault_is_not_there_is_mirrored(tmp_path: Path) -> None:
     word = granted(open_episode(finding), note="known", actor="uid 0", time=at(600), until=at(-86_400))
     over = msgspec.structs.replace(word, state=EpisodeState.CLEARED, cleared=at(500))
     publisher = Publisher(tmp_path, ttl_seconds=35.0)
-    publisher.publish(msgspec.structs.replace(gpu_node(), covered=(over,)))
+    publisher.judged(msgspec.structs.replace(gpu_node(), covered=(over,)))
     assert publisher.close(5.0)
     mirror = read_mirror(tmp_path / MIRROR_NAME)
     assert mirror is not None
@@ -132,10 +132,10 @@ def test_a_state_file_that_cannot_be_written_keeps_nothing_out_of_the_mirror(tmp
     """Both are told of in one line."""
     (tmp_path / STATE_NAME).symlink_to(tmp_path / "elsewhere")
     publisher = Publisher(tmp_path, ttl_seconds=35.0)
-    publisher.publish(failed_node())
+    publisher.judged(failed_node())
     assert publisher.close(5.0)
     assert (tmp_path / MIRROR_NAME).exists()
-    assert "symbolic link" in publisher.failure
+    assert "symbolic link" in publisher.trouble
 
 
 def wait_until_mirrored(publisher: Publisher, snapshot: Snapshot) -> None:
@@ -155,7 +155,7 @@ def test_a_finding_is_in_the_mirror_before_it_is_shown(tmp_path: Path) -> None:
     publisher.mirror(failed)
     wait_until_mirrored(publisher, failed)
     assert not (tmp_path / STATE_NAME).exists()
-    publisher.publish(calm)
+    publisher.judged(calm)
     assert publisher.close(5.0)
     mirror = read_mirror(tmp_path / MIRROR_NAME)
     assert mirror is not None
@@ -170,7 +170,7 @@ def test_a_mirror_that_cannot_be_written_is_waited_for_no_longer(tmp_path: Path)
     publisher.mirror(failed_node())
     wait_until_mirrored(publisher, failed_node())
     assert publisher.close(5.0)
-    assert MIRROR_NAME in publisher.failure
+    assert MIRROR_NAME in publisher.trouble
 
 
 def test_a_mirror_that_was_removed_is_written_again(tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ def test_a_mirror_that_was_removed_is_written_again(tmp_path: Path) -> None:
     publisher.mirror(failed_node())
     wait_until_mirrored(publisher, failed_node())
     (tmp_path / MIRROR_NAME).unlink()
-    publisher.publish(failed_node())
+    publisher.judged(failed_node())
     assert publisher.close(5.0)
     assert read_mirror(tmp_path / MIRROR_NAME) is not None
 

@@ -108,16 +108,16 @@ def test_a_directory_that_cannot_be_made_is_told_with_what_to_do(tmp_path: Path)
     restored: list[str] = []
     told: list[str] = []
     looked_after = RuntimeDirectory(place, [(place / "state", lambda: restored.append("state"))], log=told.append)
-    looked_after.tick()
+    looked_after.before_judging()
     assert (looked_after.trouble, restored) == ("", [])
     place.rmdir()
     parent.rmdir()
     parent.write_text("in the way")
-    looked_after.tick()
+    looked_after.before_judging()
     assert "cannot be made" in looked_after.trouble
     assert "restart the agent" in looked_after.trouble
     parent.unlink()
-    looked_after.tick()
+    looked_after.before_judging()
     assert place.is_dir()
     assert "made anew" in looked_after.trouble
     assert "restart" not in looked_after.trouble
@@ -140,10 +140,10 @@ def test_what_cannot_be_put_back_is_tried_again(tmp_path: Path) -> None:
     looked_after = RuntimeDirectory(tmp_path, [(file, fails), (other, other.touch)])
     file.unlink()
     other.unlink()
-    looked_after.tick()
+    looked_after.before_judging()
     assert "held by another" in looked_after.trouble
     assert other.exists()
-    looked_after.tick()
-    looked_after.tick()
-    looked_after.tick()
+    looked_after.before_judging()
+    looked_after.before_judging()
+    looked_after.before_judging()
     assert (len(tries), looked_after.trouble) == (3, "")

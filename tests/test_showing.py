@@ -21,6 +21,7 @@ from typing import Any
 import msgspec
 import pytest
 from fakes.clocks import SteppedClock
+from fakes.drilled import Drilled
 from fakes.episodes import episode
 from fakes.running_agent import RunningAgent
 from fakes.showing_child import changes, configuration, kind_of, result
@@ -32,9 +33,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from nodevet.agent.config.load import load_configuration
 from nodevet.agent.control.server import SOCKET_NAME
 from nodevet.agent.daemon.loop import Daemon
-from nodevet.agent.daemon.services import Member
 from nodevet.agent.daemon.showing import BOUND_SECONDS, LONGEST_QUEUE, LONGEST_SECONDS, Showing
 from nodevet.agent.readers.release import Release
+from nodevet.agent.services.protocol import Service
 from nodevet.agent.simulated.node import Simulate, simulated_configuration
 from nodevet.agent.slurm.memory import MEMORY_NAME, load_memory
 from nodevet.agent.slurm.reactor import Reactor
@@ -421,9 +422,9 @@ class KilledAgent:
         finally:
             os._exit(1)
 
-    def _through(self, member: Member) -> Member:
-        """Let the first member that is handed a snapshot be the surface at which it dies."""
-        return msgspec.structs.replace(member, judged=self._judged) if member.name == "store" else member
+    def _through(self, service: Service) -> Service:
+        """Let the first service that is handed a snapshot be the surface at which it dies."""
+        return Drilled(service, judged=self._judged) if service.name == "store" else service
 
     def _judged(self, snapshot: Snapshot) -> None:
         if self._shows(snapshot):

@@ -116,7 +116,7 @@ def test_a_silent_disk_of_one_reader_excuses_no_other(tmp_path: Path, library: P
 
     bench = Bench(tmp_path, map=str(library))
     plans = [msgspec.structs.replace(bench.plan(), backend=name) for name in ("fake", "other")]
-    bench.supervisor = Supervisor(plans, bench.clock, bench.selector, surroundings=look)
+    bench.supervisor = Supervisor(plans, bench.clock, bench.selector, bench.take, surroundings=look)
     bench.round()
     with silent(looks[1].disk):
         bench.write(read={"b": "segv"})

@@ -1250,7 +1250,7 @@ def reactor(tmp_path: Path, told: list[str]) -> Iterator[tuple[Reactor, selector
 def test_the_loop_is_told_of_what_changed(reactor: tuple[Reactor, selectors.BaseSelector], told: list[str]) -> None:
     """Through its selector, while scontrol hung; the loop itself never waited."""
     running, selector = reactor
-    running.submit(FAILED)
+    running.judged(FAILED)
     assert running.status.skipped["read_timeout"] == 0, "the call was waited for"
     deadline = time.monotonic() + 10.0
     while not running.status.skipped["read_timeout"] and time.monotonic() < deadline:
@@ -1266,7 +1266,7 @@ def test_nobody_is_asked_about_a_simulated_node(
 ) -> None:
     """Not even its state is read."""
     running, _ = reactor
-    running.submit(msgspec.structs.replace(FAILED, simulated=True))
+    running.judged(msgspec.structs.replace(FAILED, simulated=True))
     assert running.close(3.0)
     assert not (tmp_path / "called").exists()
 
@@ -1277,13 +1277,13 @@ def test_a_snapshot_that_raises_does_not_end_the_thread(
     """It is told as our own bug, and the next snapshot is looked at."""
     running, selector = reactor
     poison: Any = (object(),)
-    running.submit(msgspec.structs.replace(FAILED, episodes=poison))
+    running.judged(msgspec.structs.replace(FAILED, episodes=poison))
     _until(lambda: selector.select(0.01) or "ended" in running.status.doing)
     for key, mask in selector.select(0):
         key.data(mask)
     assert told == ["told"]
     assert running.trouble.startswith("slurm: nodevet's own error, please report it: AttributeError")
-    running.submit(FAILED)
+    running.judged(FAILED)
     assert "ended" not in running.status.doing
 
 
@@ -1296,7 +1296,7 @@ def test_it_ends_at_once_while_scontrol_hangs(tmp_path: Path) -> None:
     open_before = len(list(Path("/proc/self/fd").iterdir()))
     with selectors.DefaultSelector() as selector:
         running = Reactor(settings, "n1", selector, runtime=tmp_path, memory=None, boot_id="boot-1", told=lambda: None)
-        running.submit(FAILED)
+        running.judged(FAILED)
         deadline = time.monotonic() + 5
         while not (tmp_path / "called").exists():
             assert time.monotonic() < deadline
@@ -1315,7 +1315,7 @@ def test_a_memory_that_could_not_be_written_is_told_and_written_later(tmp_path: 
     settings = msgspec.structs.replace(SETTINGS, scontrol=str(_answers(tmp_path)), poll_seconds=0.1)
     with selectors.DefaultSelector() as selector:
         running = Reactor(settings, "n1", selector, runtime=tmp_path, memory=None, boot_id=BOOT, told=lambda: None)
-        running.submit(FAILED)
+        running.judged(FAILED)
         _until(lambda: running.status.drained)
         for _ in range(3):
             read = running.status.last_read_seconds
@@ -1361,7 +1361,7 @@ def test_a_directory_service_that_does_not_answer_holds_up_no_loop(
         began = time.monotonic()
         with selectors.DefaultSelector() as selector:
             running = Reactor(settings, "n1", selector, runtime=tmp_path, memory=None, boot_id=BOOT, told=lambda: None)
-            running.submit(FAILED)
+            running.judged(FAILED)
             assert time.monotonic() - began < 5.0
             if uid:
                 _until(lambda running=running: "getpwuid" in running.trouble)  # type: ignore[misc]
@@ -1380,7 +1380,7 @@ def test_a_prolog_at_a_node_that_is_still_drained_gets_its_answer(tmp_path: Path
     claims.prepare()
     with selectors.DefaultSelector() as selector:
         running = Reactor(settings, "n1", selector, runtime=tmp_path, memory=None, boot_id=BOOT, told=lambda: None)
-        running.submit(FAILED)
+        running.judged(FAILED)
         _until(lambda: running.status.permit.held and running.status.drained)
         (claims.directory / "7").write_text("closed\n")
         (claims.directory / "8").touch()
@@ -1405,7 +1405,7 @@ def test_a_job_has_a_drained_node_looked_at_only_where_a_resume_says_something(
     settings = msgspec.structs.replace(SETTINGS, scontrol=str(_answers(tmp_path)), poll_seconds=3600.0)
     with selectors.DefaultSelector() as selector:
         running = Reactor(settings, "n1", selector, runtime=tmp_path, memory=None, boot_id=BOOT, told=lambda: None)
-        running.submit(node)
+        running.judged(node)
         _until(lambda: running.status.drained)
         assert running.close(3.0)
     claims = Claims(tmp_path)
@@ -1442,7 +1442,7 @@ def test_a_gate_that_closes_has_the_drain_by_slurm_seen_at_once(tmp_path: Path) 
     gate_log.write_text("closed 1.00 6 of an agent before\n")
     with selectors.DefaultSelector() as selector:
         running = Reactor(settings, "n1", selector, runtime=tmp_path, memory=None, boot_id=BOOT, told=lambda: None)
-        running.submit(FAILED)
+        running.judged(FAILED)
         _until(lambda: running.status.permit.held and running.status.last_read_seconds)
         with gate_log.open("a") as file:
             file.write("open 2.00 7 generation 3\nclosed 3.00 8 GPU 0 is lost\n")
@@ -1468,7 +1468,7 @@ def standing_fault(tmp_path: Path) -> Iterator[Reactor]:
     )
     with selectors.DefaultSelector() as selector:
         running = Reactor(settings, "n1", selector, runtime=tmp_path, memory=None, boot_id=BOOT, told=lambda: None)
-        running.submit(FAILED)
+        running.judged(FAILED)
         _until(lambda: running.status.permit.held and running.status.last_read_seconds)
         yield running
 
@@ -1571,7 +1571,7 @@ def test_a_gate_that_stays_open_has_nothing_looked_at(tmp_path: Path) -> None:
     assert [closings.take(), closings.take()] == [True, False]
     with selectors.DefaultSelector() as selector:
         running = Reactor(settings, "n1", selector, runtime=tmp_path, memory=None, boot_id=BOOT, told=lambda: None)
-        running.submit(FAILED)
+        running.judged(FAILED)
         _until(lambda: running.status.last_read_seconds)
         read = running.status.last_read_seconds
         with (tmp_path / GATE_LOG_NAME).open("a") as file:

@@ -21,11 +21,12 @@ from fakes import schema_one
 from fakes.ended import ended
 from fakes.episodes import BOOT_ID, episode, moment
 from fakes.showing_child import configuration
+from fakes.snapshots import gpu_node
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nodevet.agent.cli import main
-from nodevet.agent.daemon import services as members
+from nodevet.agent.daemon.services import Store as StoreService
 from nodevet.agent.store.database import MIGRATIONS, SCHEMA_VERSION, RefusedError
 from nodevet.agent.store.journal import Journal
 from nodevet.agent.store.mirror import Mirror, ends
@@ -777,15 +778,15 @@ def test_a_lost_database_fails_the_store_for_one_round_on_every_surface(tmp_path
     """And stays among the notices, for whoever looks later."""
     with Journal(configuration(tmp_path), SystemClock()) as journal:
         journal.restore(plain_engine())
-        member = members.store(journal)
+        service, info = StoreService(journal), gpu_node().agent
         keep(journal, 1)
-        assert (member.facts(), member.trouble()) == ({"store": ""}, "")
+        assert (service.describe(info).store, service.trouble) == ("", "")
         delete_all(tmp_path / "state" / "nodevet.db")
         keep(journal, 2)
-        told = member.facts()["store"]
-        assert "deleted while the agent runs" in str(told) and member.trouble() == told
+        told = service.describe(info).store
+        assert "deleted while the agent runs" in told and service.trouble == told
         keep(journal, 3)
-        assert (member.facts(), member.trouble()) == ({"store": ""}, told)
+        assert (service.describe(info).store, service.trouble) == ("", told)
 
 
 def keep(journal: Journal, number: int) -> None:

@@ -124,7 +124,6 @@ def test_a_reader_that_cannot_be_forked_looks_at_nothing(bench: Bench, monkeypat
     for _ in range(3):
         bench.clock.advance(INTERVAL)
         bench.supervisor.tick()
-        bench.collect()
     assert "no process may be started" in bench.failure.detail
     assert outcome(bench.samples[told:]) == {"a": "reader", "b": "reader", "c": "reader"}
     assert {entry.failure.as_of for entry in bench.samples[told:] if entry.failure} == {fell} == {bench.status().looked}
@@ -208,7 +207,7 @@ def test_an_absent_vendor_stays_absent_while_it_is_looked_for(bench: Bench) -> N
 def test_what_is_required_is_looked_for_as_often_as_before(bench: Bench) -> None:
     """Without it the node is unknown: once it is repaired that should not last."""
     bench.write(start="no_devices")
-    bench.supervisor = Supervisor([msgspec.structs.replace(bench.plan(), required=True)], bench.clock, bench.selector)
+    bench.supervisor = bench.supervise([msgspec.structs.replace(bench.plan(), required=True)])
     bench.round()
     for starts in range(2, 5):
         bench.round(300.0)
@@ -243,7 +242,7 @@ def two(tmp_path: Path) -> Iterator[tuple[Bench, Bench]]:
     folder.mkdir()
     absent, host = Bench(tmp_path, start="no_driver"), Bench(folder)
     plans = [absent.plan(), msgspec.structs.replace(host.plan(), backend="host")]
-    absent.supervisor = Supervisor(plans, absent.clock, absent.selector)
+    absent.supervisor = absent.supervise(plans)
     yield absent, host
     absent.close()
     host.close()
@@ -353,16 +352,10 @@ def test_a_child_that_breaks_the_protocol_is_replaced(bench: Bench, behaviour: s
 def test_a_flood_of_events_is_cut_and_counted(bench: Bench) -> None:
     """A driver that reports without end fills no memory and keeps no device from being read."""
     bench.write(read={"b": "flood"})
-    bench.clock.advance(0.0)
-    end = time.monotonic() + REAL_SECONDS
-    while not bench.supervisor.settled and time.monotonic() < end:
-        bench.supervisor.tick()
-        for key, mask in bench.selector.select(0.05):
-            bench.supervisor.handle(key, mask)
-    collected = bench.supervisor.collect()
-    assert len(collected.events) == 1000
-    assert collected.dropped == 19000
-    assert outcome(list(collected.samples)) == ALL_OK
+    assert bench.supervisor.wait(lambda: bench.supervisor.settled, REAL_SECONDS)
+    assert len(bench.events) == 1000
+    assert bench.dropped == 19000
+    assert outcome(bench.samples) == ALL_OK
 
 
 def test_what_a_library_prints_reaches_the_log_but_not_the_protocol(bench: Bench) -> None:
@@ -510,7 +503,7 @@ def test_a_program_that_cannot_be_started_is_a_crash_with_its_reason(tmp_path: P
     """A missing interpreter is told like any other crash, and tried again."""
     selector = selectors.DefaultSelector()
     plan = ReaderPlan(backend="fake", cadences={"fast": Cadence(10, 5)}, argv=(str(tmp_path / "none"),))
-    supervisor = Supervisor([plan], SteppedClock(), selector)
+    supervisor = Supervisor([plan], SteppedClock(), selector, lambda _told: None)
     supervisor.tick()
     assert supervisor.statuses[0].state is ReaderState.CRASHED
     assert "cannot be started" in supervisor.statuses[0].detail

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import pytest
 from fakes.amdsmi.scenario import FakeAmdSmi
 from fakes.clocks import SteppedClock
+from fakes.heard import Heard
 from fakes.host_tree import virtual_machine, write_tree
 from fakes.machine import FakeMachine
 from fakes.nvml.scenario import FakeNvml
@@ -22,7 +23,7 @@ from nodevet.agent.config.reader_plan import ReaderPlan
 from nodevet.agent.readers.calls_of_users import LEFT_OUT_SECONDS
 from nodevet.agent.readers.supervisor import Supervisor
 from nodevet.checks.core.clock import SystemClock
-from nodevet.checks.core.model import Event, ReaderState, ReaderStatus, Sample
+from nodevet.checks.core.model import ReaderState, ReaderStatus, Sample
 from nodevet.checks.engine.view import Cadence
 
 INTERVAL, DEADLINE = 10.0, 5.0
@@ -58,11 +59,12 @@ VENDORS = {
 }
 
 
-class Node:
+class Node(Heard):
     """A machine with eight GPUs and its readers, on a clock that the test moves."""
 
     def __init__(self, folder: Path, machine: FakeMachine) -> None:
         """Prepare the readers; nothing starts before the first step."""
+        super().__init__()
         root = str(write_tree(folder / "root", virtual_machine() | machine.host_files()))
         self.machine = machine
         self.calls = VENDORS[type(machine)]
@@ -71,8 +73,6 @@ class Node:
         rates = {"fast": Cadence(INTERVAL, DEADLINE), "slow": Cadence(6 * INTERVAL, DEADLINE)}
         self.clock = SteppedClock(boot_id=SystemClock().instant().boot_id)
         self.selector = selectors.DefaultSelector()
-        self.samples: list[Sample] = []
-        self.events: list[Event] = []
         plans = (
             # The clock jumps while the host is read, too: that must not look like a hang of the host.
             ReaderPlan(backend="host", cadences={"fast": Cadence(INTERVAL, 1e6)}, root=root, holds_devices=False),
@@ -83,7 +83,7 @@ class Node:
                 environment={**os.environ, **machine.environment},
             ),
         )
-        self.supervisor = Supervisor(plans, self.clock, self.selector)
+        self.supervisor = Supervisor(plans, self.clock, self.selector, self.take)
 
     def status(self, backend: str = "") -> ReaderStatus:
         """How a reader does: that of *backend*, or that of the GPUs."""
@@ -95,9 +95,6 @@ class Node:
         end = time.monotonic() + REAL_SECONDS
         while True:
             self.supervisor.tick()
-            collected = self.supervisor.collect()
-            self.samples += collected.samples
-            self.events += collected.events
             if done():
                 return
             assert time.monotonic() < end, f"not reached: {self.supervisor.statuses} {self.supervisor.records}"

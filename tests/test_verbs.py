@@ -65,6 +65,7 @@ class Loaded:
     def __init__(self, trouble: str) -> None:
         """Take results that can be kept, or not."""
         self.snapshot = gpu_node()
+        self.loads = self
         self._trouble = trouble
 
     def take_results(self, results: tuple[Result, ...], plan: str) -> BurnInDocument:
@@ -95,7 +96,8 @@ def leased(snapshot: Snapshot, later: Snapshot, wanted: str) -> dict[str, Any]:
         answer(None)
 
     guard = SimpleNamespace(announce=lambda *_of: None, tell=grant)
-    served = SimpleNamespace(snapshot=snapshot, guard=guard, stop_probe=lambda _why: False)
+    loads = SimpleNamespace(stop_probe=lambda _why: False)
+    served = SimpleNamespace(snapshot=snapshot, guard=guard, loads=loads)
     call = SimpleNamespace(
         arguments=LeaseArguments(60.0, (wanted,)),
         peer=SimpleNamespace(pid=1),

@@ -25,6 +25,7 @@ from typing import Any
 import msgspec
 
 from nodevet.agent.config.decoding import suggestion
+from nodevet.agent.services.protocol import Service
 from nodevet.checks.core.errors import BusyError, ConfigurationError, NodevetError, StoreError, UsageError
 from nodevet.checks.core.guard import Bug, Guard, attempt
 from nodevet.checks.system.exhaustion import EXHAUSTED, EXHAUSTED_SECONDS
@@ -104,8 +105,10 @@ class Call:
         self._connection.farewells.append(callback)
 
 
-class Control:
+class Control(Service):
     """The listening socket and everyone connected to it."""
+
+    name = "socket"
 
     def __init__(
         self,

@@ -18,6 +18,7 @@ from nodevet.agent.config.load import digest
 from nodevet.agent.config.reader_plan import ReaderPlan
 from nodevet.agent.config.settings import AgentSettings, Configuration, SlurmSettings
 from nodevet.agent.readers.supervisor import Supervisor
+from nodevet.agent.readers.telling import Take
 from nodevet.agent.readers.witness import Surroundings
 from nodevet.checks.core.clock import Clock
 from nodevet.checks.core.errors import UsageError
@@ -114,10 +115,11 @@ def build_supervisor(
     configuration: Configuration,
     clock: Clock,
     selector: selectors.BaseSelector,
+    take: Take,
     remembered: Iterable[ChildRecord] = (),
     simulation: Path | None = None,
 ) -> Supervisor:
-    """Return the readers of every enabled backend, not started yet.
+    """Return the readers of every enabled backend, not started yet; *take* is told all that they have.
 
     Where the file *simulation* is given, it says what they read: no driver is asked, and no file of this machine read.
     """
@@ -136,7 +138,7 @@ def build_supervisor(
     ]
     plans += [command_plan(command, agent, rates) for command in agent.backends.commands]
     looks = partial(Surroundings, modules=Path(agent.root, "sys/module"))
-    return Supervisor(plans, clock, selector, remembered, looks)
+    return Supervisor(plans, clock, selector, take, remembered, looks)
 
 
 def agent_info(configuration: Configuration, configured: Sequence[ConfiguredCheck], started: Instant) -> AgentInfo:

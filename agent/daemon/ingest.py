@@ -2,31 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 import msgspec
 
 from nodevet.agent.load.recorder import LoadRecorder
-from nodevet.agent.readers.kernel_watch import KernelWatch
+from nodevet.agent.readers.remembered import pack_readers
 from nodevet.agent.readers.supervisor import Supervisor
+from nodevet.agent.readers.telling import Cut, Listed, Take, Told
+from nodevet.agent.services.protocol import Service
 from nodevet.agent.store.journal import Journal
 from nodevet.checks.core.guard import Guard
-from nodevet.checks.core.model import Device, Event, ReaderState, Sample
+from nodevet.checks.core.model import Device, Event, ReaderState, Result, Sample
 from nodevet.checks.core.quantities import QUANTITIES
+from nodevet.checks.core.wire import Note
 from nodevet.checks.engine.engine import Engine
+from nodevet.checks.engine.view import KernelLogState
 
 from .event_log import EventLog
 from .pace import Pace
 
+STORE = "the store"
+"""Takes a list of devices as the engine does, of all backends at once."""
 
-class Ingest:
-    """Hands on what came in, and has *pace* know how soon it must be judged."""
+
+class Ingest(Service):
+    """The readers of all backends: hands on what they tell, and has *pace* know how soon it must be judged."""
+
+    name = "readers"
 
     def __init__(
-        self, engine: Engine, journal: Journal, recorder: LoadRecorder, pace: Pace, event_log: EventLog, guard: Guard
+        self,
+        engine: Engine,
+        journal: Journal,
+        recorder: LoadRecorder,
+        pace: Pace,
+        event_log: EventLog,
+        guard: Guard,
+        supervise: Callable[[Take], Supervisor],
     ) -> None:
-        """Take in for these. What cannot be taken costs itself: *guard* tells of it, and the rest is taken."""
+        """Take in for these what the readers of *supervise* tell.
+
+        What cannot be taken costs itself: *guard* tells of it, and the rest is taken.
+        """
         self._guard = guard
         self._engine = engine
         self._journal = journal
@@ -34,43 +53,77 @@ class Ingest:
         self._pace = pace
         self._event_log = event_log
         self._states: list[ReaderState] = []
+        self._listed: dict[str, tuple[Device, ...]] = {}
         self._untaken: frozenset[str] = frozenset()
         self._unknown: set[str] = set()
+        self._has_readings = self._has_news = False
+        self.supervisor = supervise(self.take)
 
-    def take_readings(self, supervisor: Supervisor, backends: Iterable[str]) -> None:
-        """Drive the readers of *supervisor*, which read *backends*, and take what they told."""
-        self._guard.run("readers: turn", supervisor.tick, _nothing)  # what the others told is taken
-        collected = supervisor.collect()
-        for note in collected.notes:
-            self._guard.run("log of readers", partial(self._event_log.note, note), _nothing)
-        self._guard.run("log of what was cut", partial(self._event_log.cut, collected.dropped), _nothing)
-        if collected.inventory_changed or self._untaken:  # what is listed is told once: until it is taken it is new
-            only = None if collected.inventory_changed else self._untaken
-            self._untaken = self._take_inventory(supervisor.devices, backends, only)
-        for sample in collected.samples:
-            part = f"intake of {sample.group} of {sample.device}"
-            self._guard.run(part, partial(self._take_sample, sample), _nothing)
-        for event in collected.events:
-            self._take_event(event)
-        self._engine.take_readers(supervisor.statuses)
-        states, before = [status.state for status in supervisor.statuses], self._states
-        self._states = states
-        settled = supervisor.settled
-        if collected.events or states != before:
-            self._pace.hurry()
-        elif collected.samples or collected.inventory_changed:
-            self._pace.readings_came(settled=settled)
-        self._pace.look(settled=settled)
+    def take(self, told: Told) -> None:
+        """Take what a reader tells, at once."""
+        match told:
+            case Sample():
+                part = f"intake of {told.group} of {told.device}"
+                self._guard.run(part, partial(self._take_sample, told), _nothing)
+                self._has_readings = True
+            case Event():
+                self._take_event(told)
+                self._has_news = True
+            case Listed():
+                self._listed[told.backend] = told.devices
+                self._untaken = self._untaken_of({*self._untaken, told.backend, STORE})
+                self._has_readings = True
+            case Note():
+                self._guard.run("log of readers", partial(self._event_log.note, told), _nothing)
+            case Cut():
+                self._guard.run("log of what was cut", partial(self._event_log.cut, told.count), _nothing)
 
-    def take_kernel_events(self, watch: KernelWatch) -> None:
+    def take_kernel_log(self, events: Iterable[Event], state: KernelLogState) -> None:
         """Take what the kernel logged since the last time, and whether its log can be read."""
-        events = watch.tick()
         for event in events:
             self._take_event(event)
             self._guard.run("log of the kernel", partial(self._event_log.kernel_event, event), _nothing)
-        self._engine.take_kernel_log(watch.state)
-        if events:
             self._pace.hurry()
+        self._engine.take_kernel_log(state)
+
+    def take_result(self, result: Result, *, keep: bool = True) -> None:
+        """Take what a load measured; what is to be had again at its end need not be kept."""
+
+        def take() -> None:
+            self._engine.take_result(result)
+            if keep:
+                self._journal.keep_result(result)
+
+        self._guard.run(f"intake of result {result.workload}", take, _nothing)
+
+    def tick(self) -> None:
+        """Drive the readers, and have it judged where they told something."""
+        self._guard.run("readers: turn", self.supervisor.tick, _nothing)  # what the others told is taken
+        if self._untaken:  # a list is told once: until it is taken it is new
+            self._untaken = self._untaken_of(self._untaken)
+        statuses, settled, before = self.supervisor.statuses, self.supervisor.settled, self._states
+        self._engine.take_readers(statuses)
+        self._states = [status.state for status in statuses]
+        if self._has_news or self._states != before:
+            self._pace.hurry()
+        elif self._has_readings:
+            self._pace.readings_came(settled=settled)
+        self._has_readings = self._has_news = False
+        self._pace.look(settled=settled)
+
+    @property
+    def next_deadline(self) -> float | None:
+        """Return when a reader is due."""
+        return self.supervisor.next_deadline
+
+    @property
+    def memory(self) -> bytes:
+        """Return the readers' processes, and the falls that count against drivers."""
+        return pack_readers(self.supervisor.records, self.supervisor.falls)
+
+    def stop(self) -> None:
+        """Begin to close the readers."""
+        self.supervisor.stop()
 
     def _take_event(self, event: Event) -> None:
         self._guard.run(f"intake of event {event.code}", partial(self._engine.take_event, event), _nothing)
@@ -88,26 +141,20 @@ class Ingest:
         self._recorder.take(sample)
         self._journal.keep_sample(sample)
 
-    def _take_inventory(
-        self, devices: tuple[Device, ...], backends: Iterable[str], only: Collection[str] | None
-    ) -> frozenset[str]:
-        """Hand *devices* on, to all or *only* to those who did not take them; return who did not."""
-        by_backend: dict[str, list[Device]] = {name: [] for name in backends}
-        for device in devices:
-            by_backend.setdefault(device.backend, []).append(device)
-        steps = {name: partial(self._engine.take_devices, name, listed) for name, listed in by_backend.items()}
-        steps["the store"] = partial(self._journal.keep_devices, devices)
-        due = {name: step for name, step in steps.items() if only is None or name in only}
-        return frozenset(name for name, step in due.items() if not self._is_done(f"intake of devices: {name}", step))
+    def _untaken_of(self, due: Iterable[str]) -> frozenset[str]:
+        """Hand the lists of those that are *due* on; return who did not take theirs."""
+        return frozenset(
+            name
+            for name in due
+            if not self._guard.run(f"intake of devices: {name}", partial(self._hand_on, name), bool)
+        )
 
-    def _is_done(self, part: str, step: Callable[[], None]) -> bool:
-        """Do *step* of *part*; return whether it raised nothing."""
-
-        def done() -> bool:
-            step()
-            return True
-
-        return self._guard.run(part, done, bool)
+    def _hand_on(self, name: str) -> bool:
+        if name == STORE:
+            self._journal.keep_devices(tuple(device for listed in self._listed.values() for device in listed))
+        else:
+            self._engine.take_devices(name, self._listed[name])
+        return True
 
 
 def _nothing() -> None:

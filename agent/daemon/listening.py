@@ -9,8 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
+
+from nodevet.agent.services.protocol import Service
 from nodevet.checks.core.clock import Clock
 from nodevet.checks.core.errors import BusyError, NodevetError
+from nodevet.checks.core.model import AgentInfo
 from nodevet.checks.system.background import Background
 from nodevet.exporters.web.http import HttpServer
 from nodevet.exporters.web.listen_address import AbsentAddressError, is_free, is_name
@@ -27,8 +31,10 @@ RESOLVE_SECONDS = 5.0
 """How long the start waits for a name: resolv.conf(5) may take minutes where no server answers."""
 
 
-class Listening:
+class Listening(Service):
     """An HTTP server, or the wait for its address. One thread owns it."""
+
+    name = "http"
 
     def __init__(self, listen: str, make: Callable[[], HttpServer], clock: Clock, *, may_wait: bool) -> None:
         """Open *listen* by *make*. What stands in the way is waited for where that *may_wait*, else raised."""
@@ -60,10 +66,10 @@ class Listening:
         """Return why there is none, in one line."""
         return self._trouble
 
-    @property
-    def refused(self) -> int:
-        """Return how many connections were closed unanswered."""
-        return self._server.refused if self._server is not None else 0
+    def describe(self, info: AgentInfo) -> AgentInfo:
+        """Tell how many connections were closed unanswered."""
+        refused = self._server.refused if self._server is not None else 0
+        return msgspec.structs.replace(info, refused_connections=refused)
 
     @property
     def next_deadline(self) -> float | None:
@@ -98,7 +104,7 @@ class Listening:
             return
         self._server, self._again_at, self._trouble = server, None, ""
 
-    def stop(self) -> None:
+    def close(self) -> None:
         """Stop answering and free the address."""
         self._again_at = None
         if self._server is not None:

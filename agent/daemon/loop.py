@@ -1,13 +1,12 @@
 """The daemon: one main thread that owns all mutable state, and helper threads that receive immutable snapshots.
 
 The loop waits in one selector for children, the kernel log, the socket and signals; it never waits for a driver, a disk
-or a scraper. ``_turn`` is the whole of it. What it drives are the members that ``_gather`` lists: whatever the agent
+or a scraper. ``_turn`` is the whole of it. What it drives are the services that ``_gather`` lists: whatever the agent
 comes to do besides is one more of them.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 import selectors
 import signal
@@ -21,36 +20,38 @@ import msgspec
 
 from nodevet.agent.config.load import usual_runtime_directory
 from nodevet.agent.config.settings import Configuration
-from nodevet.agent.control.server import SOCKET_NAME, Control
+from nodevet.agent.control.server import SOCKET_NAME
 from nodevet.agent.load.guard import LoadGuard
-from nodevet.agent.load.prober import PLAN as PROBE_PLAN
 from nodevet.agent.load.prober import Prober
 from nodevet.agent.load.recorder import LoadRecorder
 from nodevet.agent.load.run import Spawn
 from nodevet.agent.readers.kernel_watch import KernelWatch
 from nodevet.agent.readers.release import Release
-from nodevet.agent.readers.remembered import pack_readers, recalled_readers
+from nodevet.agent.readers.remembered import recalled_readers
+from nodevet.agent.readers.supervisor import Supervisor
+from nodevet.agent.readers.telling import Take
+from nodevet.agent.services.protocol import Service
 from nodevet.agent.simulated.node import Simulate, SimulatedNode
 from nodevet.agent.simulated.origin import keep_apart
 from nodevet.agent.simulated.prober import SimulatedProber
 from nodevet.agent.slurm.acknowledged import RESUMER, Acknowledged, said
+from nodevet.agent.slurm.gate_log import GateLog
+from nodevet.agent.slurm.reactor import Reactor
 from nodevet.agent.store.journal import Journal
 from nodevet.agent.store.publisher import Publisher
 from nodevet.agent.terminal.outlet import Outlet
 from nodevet.checks.burnin.launch import burn_command
 from nodevet.checks.core.clock import Clock
-from nodevet.checks.core.errors import ConfigurationError
+from nodevet.checks.core.errors import ConfigurationError, StoreError
 from nodevet.checks.core.guard import Bug, Guard, attempt
-from nodevet.checks.core.model import AgentInfo, Episode, Instant, Key, Result, Snapshot
+from nodevet.checks.core.model import AgentInfo, Episode, Instant, Key, Snapshot
 from nodevet.checks.engine.engine import ConfiguredCheck, Round
 from nodevet.checks.engine.episodes import Knew, Returns
 from nodevet.checks.engine.registry import installed
 from nodevet.checks.system.procfs import exists
 from nodevet.checks.system.signals import SignalPipe
-from nodevet.exporters.documents.schema import BurnInDocument, burn_in_document, status_document
 from nodevet.exporters.web.http import HttpServer
 
-from . import services as members
 from .assembly import (
     FAST,
     agent_info,
@@ -66,12 +67,14 @@ from .assembly import cadences as group_cadences
 from .event_log import EventLog, greeting
 from .ingest import Ingest
 from .listening import Listening
+from .loads import Loads
 from .log import make_logger
 from .notify import Notifier, Watchdog
+from .own_use import OwnUseReader
 from .pace import Pace
 from .reload import taken_up
 from .reports import Reports
-from .services import Member, described, guarded, memory_of, soonest
+from .services import Descriptors, HostName, Log, Services, Socket, Store, runtime_directory, slurm
 from .showing import Showing
 from .strays import Strays
 from .verbs import verbs
@@ -103,14 +106,14 @@ class Daemon:
         outlet: Outlet,
         say: Callable[[str], None] = lambda _line: None,
         simulate: Simulate | None = None,
-        through: Callable[[Member], Member] = lambda member: member,
+        through: Callable[[Service], Service] = lambda service: service,
         stands_for_kernel: bool = False,
         spawn: Spawn = burn_command,
     ) -> None:
         """Prepare by *configuration*; *reload* reads it again; *say* takes lines meant for a person at a terminal.
 
         What is logged goes through *outlet*. Where *simulate* is given, the agent stands for that node and reads
-        nothing of this machine. Each member passes *through* before the loop drives it: a drill puts faults there.
+        nothing of this machine. Each service passes *through* before the loop drives it: a drill puts faults there.
         With *stands_for_kernel* the configured log is that of fake devices: as a simulated one, it counts as the
         kernel's. *spawn* says how the child of a probe is started.
         """
@@ -138,8 +141,6 @@ class Daemon:
         self._engine = build_engine(configured, configuration, clock, simulated=simulate is not None, guard=self._guard)
         self._simulated = SimulatedNode.of(simulate, configuration, clock, self._event_log.simulation)
         self._recorder = LoadRecorder()
-        self._load_results: tuple[Result, ...] = ()
-        self._answered: tuple[bytes, BurnInDocument] | None = None
         self._pace = Pace(clock, configuration.agent.interval_seconds)
         self._snapshot: Snapshot | None = None
         self._judged: Snapshot | None = None
@@ -174,62 +175,15 @@ class Daemon:
         """Acknowledge the episode of *key*, where who does so *knew* it as it is now, and judge anew."""
         episode = self._engine.acknowledge(key, note=note, actor=actor, knew=knew, until=until)
         if episode is not None:
-            self._judge((episode,))
+            self.judge((episode,))
             self.when_kept(partial(self._event_log.acknowledged, (episode,), note, actor))
         return episode
 
-    def take_results(self, results: tuple[Result, ...], plan: str) -> BurnInDocument | None:
-        """Judge and keep *results* of a load that was granted, and return its document.
-
-        Those that come again, because the answer was lost, are answered again and not taken twice. None where the
-        agent's own probe runs: then nothing is taken.
-        """
-        if self._prober.running:
-            return None
-        name = hashlib.sha256(msgspec.json.encode(results)).digest()
-        if self._answered is None or self._answered[0] != name:
-            self._answered = (name, self._documented(self._take_results(results), plan))
-        return self._answered[1]
-
-    def _take_results(self, results: tuple[Result, ...]) -> tuple[Result, ...]:
-        """Judge and keep *results*; return them with the conditions that they were measured under."""
-        results = tuple(self._recorder.stamped(result, self.snapshot.samples) for result in results)
-        for result in results:
-            self._guard.run(f"intake of result {result.workload}", partial(self._take_result, result), _nothing)
-        self._judge()
-        for result in results:
-            self.when_kept(lambda _trouble, result=result: self._event_log.load_ended(result))  # type: ignore[misc]
-        return results
-
-    def _documented(self, results: tuple[Result, ...], plan: str) -> BurnInDocument:
-        """Return the document of a load that has ended, and have its report rendered."""
-        document = burn_in_document(self.newest, plan=plan, results=results, series=self._recorder.end())
-        self.when_kept(lambda _trouble: self._reports.render(document))
-        return document
-
-    def take_found(self, results: tuple[Result, ...]) -> None:
-        """Judge wrong *results* of a load that goes on: its end may be hours away. History has the last one alone."""
-        for result in results:
-            if result.metric("mismatches"):
-                take = partial(self._engine.take_result, self._recorder.stamped(result, self.snapshot.samples))
-                self._guard.run(f"intake of result {result.workload}", take, _nothing)
-        self._judge()
-
-    def _take_result(self, result: Result) -> None:
-        self._engine.take_result(result)
-        self._journal.keep_result(result)
-
-    def stop_probe(self, reason: str) -> bool:
-        """Begin to end a probe that runs; False where none does."""
-        running = self._prober.running
-        self._prober.stop(reason)
-        return running
-
     def release(self, seconds: float) -> None:
         """Close every device handle for *seconds*, also where the agent restarts meanwhile."""
-        self._prober.stop("devices are released")
+        self.loads.stop_probe("devices are released")
         self._release.begin(seconds)
-        self._judge()
+        self.judge()
 
     # The loop.
 
@@ -248,10 +202,9 @@ class Daemon:
         for key, mask in self._selector.select(self._patience()):
             self._hear(key, mask)
         self._last_turn = time.monotonic()
-        for member in self._members:
-            member.tick()
+        self._services.tick()
         if self._pace.due:
-            self._guard.run("round", self._judge, self._pace.judged)
+            self._guard.run("round", self.judge, self._pace.judged)
 
     def _hear(self, key: selectors.SelectorKey, mask: int) -> None:
         """Let the owner of *key* take what came; one that only raises is heard no more, or the loop would spin."""
@@ -269,15 +222,14 @@ class Daemon:
     def _patience(self) -> float:
         """Return how long the selector may wait."""
         now = self._clock.monotonic()
-        wake = min(self._pace.next_deadline, soonest(self._members))
+        wake = min(self._pace.next_deadline, self._services.next_deadline)
         # A part that fails may fail to say when it must be called.
         broken = any(not fault.works for fault in self._guard.faults)
         return min(max(wake - now, 0.0), BROKEN_WAIT_SECONDS if broken else LONGEST_WAIT_SECONDS)
 
-    def _judge(self, also_changed: tuple[Episode, ...] = ()) -> None:
+    def judge(self, also_changed: tuple[Episode, ...] = ()) -> None:
         """Judge what is known, keep it, and have it shown once it is kept; at once where that cannot be waited for."""
-        for member in self._members:
-            member.before_judging()
+        self._services.before_judging()
         self._guard.run("faults", partial(self._engine.take_faults, self._guard.faults), _nothing)
         done = self._round()
         self._pace.judged()
@@ -291,8 +243,7 @@ class Daemon:
     def _show(self, snapshot: Snapshot, changes: tuple[Episode, ...]) -> None:
         """Hand *snapshot* to every surface, and tell what changed."""
         before, self._snapshot = self._snapshot, snapshot
-        for member in self._members:
-            member.judged(snapshot)
+        self._services.judged(snapshot)
         self._guard.run("log", partial(self._event_log.changes, before, snapshot, changes), _nothing)
 
     def _round(self) -> Round:
@@ -306,11 +257,11 @@ class Daemon:
         return Round(self._engine.unjudged(self.newest, agent, str(done)), ())
 
     def _keep(self, changes: tuple[Episode, ...]) -> int | None:
-        return self._journal.keep_round(changes, {**self._engine.memory(), **memory_of(self._members)})
+        return self._journal.keep_round(changes, {**self._engine.memory(), **self._services.memory()})
 
     def _agent(self) -> AgentInfo:
         info = msgspec.structs.replace(self._info, ready=self._pace.ready, stopping=self._stopping)
-        return self._guard.run("description", partial(described, info, self._members, self._guard), lambda: info)
+        return self._guard.run("description", partial(self._services.describe, info), lambda: info)
 
     def _complaint(self) -> str | None:
         silent = time.monotonic() - self._last_turn
@@ -333,7 +284,7 @@ class Daemon:
         page = partial(page, report=self._reports.latest, reported=self._reports.has_any, now=self._clock.instant)
         may_wait = self._notifier.active and self._simulated is None  # a person reads a refusal
         self._http = Listening(agent.listen, partial(page, guard=self._guard), self._clock, may_wait=may_wait)
-        cleanup.callback(self._http.stop)
+        cleanup.callback(self._http.close)
         ttl, runtime, ended = ttl_seconds(agent), Path(agent.runtime_dir), lambda: self._journal.ended
         self._publisher = Publisher(runtime, ttl_seconds=ttl, guard=self._guard, ended=ended)
         cleanup.callback(self._publisher.close, 0.3)
@@ -344,44 +295,125 @@ class Daemon:
             trouble=lambda: self._journal.trouble,
             mirrored=self._publisher.has_mirrored,
         )
-        self._ingest = Ingest(self._engine, self._journal, self._recorder, self._pace, self._event_log, self._guard)
         memory = self._journal.restore(self._engine)
         self._info = msgspec.structs.replace(self._info, notices=self._journal.notices)
-        self._members = self._gather(memory, cleanup)
+        self._services = self._gather(memory, cleanup)
         self._snapshot = self._engine.remembered(self._agent())
-        self._publisher.publish(self._snapshot)
+        self._publisher.judged(self._snapshot)
         self._http.start()
         self._notifier.ready(f"reads {', '.join(agent.backends.names)}")
         self._greet()
 
-    def _gather(self, memory: Mapping[str, bytes], cleanup: ExitStack) -> tuple[Member, ...]:
+    def _gather(self, memory: Mapping[str, bytes], cleanup: ExitStack) -> Services:
         """Open all that the loop drives, in the order of a turn; *memory* is what each had kept before a restart."""
         configuration, trouble = self._configuration, self._event_log.trouble
+        if self._simulated is not None:
+            self._simulated.start()
+        ingest = self._readers(memory.get("readers"))
+        self._supervisor = ingest.supervisor
+        self._release = Release(self._supervisor, self._clock, memory.get("release"))
+        watch = self._kernel_watch(memory.get("kernel_log"), ingest, cleanup)
+        self.guard, self.loads = self._loads(ingest)
+        runtime = Path(configuration.agent.runtime_dir)
+        gate_log = GateLog(runtime, memory=memory.get("gate_log"), log=trouble)
+        control = Socket(runtime / SOCKET_NAME, verbs(self), self._selector, guard=self._guard)
+        cleanup.callback(control.close)
         gathered = (
-            members.store(self._journal),
-            members.showing(self._showing),
-            members.state_file(self._publisher),
-            self._readers(memory.get("readers")),
-            self._released(memory.get("release")),
-            members.simulation(self._simulated),
-            members.kernel_log(self._kernel_watch(memory.get("kernel_log"), cleanup), self._ingest),
-            self._loads(),
-            members.reports(self._reports),
-            members.load_guard(
-                self.guard, log=trouble, told=lambda: self.newest.agent.probing, changed=self._pace.hurry
-            ),
-            members.gate_log(Path(configuration.agent.runtime_dir), memory=memory.get("gate_log"), log=trouble),
-            self._socket(cleanup),
-            members.runtime_directory(self._journal, self._control, self.guard.claims, self._simulated, log=trouble),
+            Store(self._journal),
+            self._showing,
+            self._publisher,
+            ingest,
+            self._release,
+            self._simulated,
+            watch,
+            self.loads,
+            self._reports,
+            self.guard,
+            gate_log,
+            control,
+            runtime_directory(self._journal, control, self.guard.claims, self._simulated, log=trouble),
             self._slurm(memory.get("slurm"), cleanup),
-            members.log(self._event_log, self._strays),
-            members.http(self._http),
-            members.descriptors(),
-            members.own_use(),
-            members.host_name(configuration),
-            members.watchdog(Watchdog(self._notifier, self._clock)),
+            Log(self._event_log, self._strays),
+            self._http,
+            Descriptors(),
+            OwnUseReader(),
+            HostName(configuration),
+            Watchdog(self._notifier, self._clock),
         )
-        return tuple(guarded(self._through(member), self._guard) for member in gathered if member is not None)
+        return Services((self._through(service) for service in gathered if service is not None), self._guard)
+
+    def _readers(self, memory: bytes | None) -> Ingest:
+        """Return the readers of all backends, and look for those that an agent before has left."""
+        kept = recalled_readers(memory, log=self._event_log.trouble)
+        simulation = self._simulated.file if self._simulated else None
+
+        def supervise(take: Take) -> Supervisor:
+            return build_supervisor(self._configuration, self._clock, self._selector, take, kept.records, simulation)
+
+        engine, journal, log = self._engine, self._journal, self._event_log
+        ingest = Ingest(engine, journal, self._recorder, self._pace, log, self._guard, supervise)
+        ingest.supervisor.recall(kept.falls)
+        return ingest
+
+    def _kernel_watch(self, memory: bytes | None, ingest: Ingest, cleanup: ExitStack) -> KernelWatch | None:
+        settings = self._configuration.kernel_log
+        if not settings.enabled:
+            return None
+        watch = KernelWatch(
+            settings.path,
+            self._clock,
+            self._selector,
+            memory=memory,
+            log=self._event_log.trouble,
+            take=ingest.take_kernel_log,
+            stands_for_kernel=self._stands_for_kernel,
+        )
+        cleanup.callback(watch.close)
+        return watch
+
+    def _loads(self, ingest: Ingest) -> tuple[LoadGuard, Loads]:
+        """Return what keeps loads and jobs apart, and the loads."""
+        runtime = Path(self._configuration.agent.runtime_dir)
+        lease = LoadGuard(runtime, self._clock, exists, lambda: self._publisher.written, self._take_probing)
+        try:
+            lease.claims.prepare()
+        except StoreError as error:
+            self._event_log.trouble(f"{error}: prologs cannot claim this node, so no load runs")
+        prober, recorder, reports = self._prober(lease), self._recorder, self._reports
+        return lease, Loads(prober, lease, recorder, reports, ingest, self._event_log, self)
+
+    def _prober(self, lease: LoadGuard) -> Prober | SimulatedProber:
+        if self._simulated is not None:
+            return SimulatedProber(self._simulated, self._clock)
+        return Prober(
+            self._configuration.load,
+            self._clock,
+            self._selector,
+            lease,
+            node=node_name(self._configuration),
+            refresh=lambda: self._supervisor.ask(FAST),
+            root=self._configuration.agent.root,
+            spawn=self._spawn,
+            log=self._event_log.note,
+        )
+
+    def _take_probing(self, probing: bool) -> None:
+        """Have it judged soon as long as the newest snapshot says something else of whether a load may run."""
+        if self.newest.agent.probing != probing:
+            self._pace.hurry()
+
+    def _slurm(self, memory: bytes | None, cleanup: ExitStack) -> Reactor | None:
+        if self._simulated is not None:
+            return None  # nobody is ever told of a simulated node
+        return slurm(self._configuration, self._clock, self._selector, cleanup, memory=memory, told=self._take_resumed)
+
+    def _take_resumed(self, entries: tuple[Acknowledged, ...]) -> None:
+        """Take what a person acknowledged by resuming the node in SLURM, judged once, and what is new there."""
+        words = said(entries, self._engine)
+        if words:
+            self.judge(words)
+            self.when_kept(partial(self._event_log.acknowledged, words, entries[0].note, RESUMER))
+        self._pace.hurry()
 
     def _greet(self) -> None:
         simulates = f"{self._simulated.profile}, {self._simulated.title}" if self._simulated else ""
@@ -396,148 +428,23 @@ class Daemon:
     def _stop(self) -> None:
         """End within two seconds: no new work, loads and readers closed, last state written."""
         self._guard.run("end", self._notifier.stopping, _nothing)
-        for member in self._members:
-            member.stop()
+        self._services.stop()
         deadline = self._clock.monotonic() + STOP_SECONDS
         while self._clock.monotonic() < deadline and not self._guard.run("end", self._is_at_rest, bool):
             for key, mask in self._selector.select(0.05):
                 self._hear(key, mask)
             self._guard.run("readers: end", self._supervisor.tick, _nothing)
-            self._guard.run("loads: end", self._end_probe, _nothing)
+            self._guard.run("loads: end", self.loads.end, _nothing)
             self._guard.run("showing: end", self._showing.tick, _nothing)
         self._guard.run("showing: end", self._showing.finish, _nothing)
         self._guard.run("state file: end", self._tell_end, _nothing)
 
     def _tell_end(self) -> None:
         self._snapshot = msgspec.structs.replace(self.snapshot, agent=self._agent())
-        self._publisher.publish(self._snapshot)
-
-    def _end_probe(self) -> None:
-        """Drive a probe that ends with the agent; what it knew to be wrong is kept for the next agent."""
-        results = self._prober.tick(None)
-        if results:
-            self._take_results(results)
+        self._publisher.judged(self._snapshot)
 
     def _is_at_rest(self) -> bool:
-        return self._supervisor.at_rest and not self._prober.running and not self._showing.pending
-
-    # Its members, each with what it contributes.
-
-    def _readers(self, memory: bytes | None) -> Member:
-        """Return the readers of all backends, and look for those that an agent before has left."""
-        kept = recalled_readers(memory, log=self._event_log.trouble)
-        simulation = self._simulated.file if self._simulated else None
-        supervisor = build_supervisor(self._configuration, self._clock, self._selector, kept.records, simulation)
-        supervisor.recall(kept.falls)
-        self._supervisor = supervisor
-        return Member(
-            name="readers",
-            tick=lambda: self._ingest.take_readings(supervisor, self._configuration.agent.backends.names),
-            next_deadline=lambda: supervisor.next_deadline,
-            memory=lambda: pack_readers(supervisor.records, supervisor.falls),
-            stop=supervisor.stop,
-        )
-
-    def _released(self, memory: bytes | None) -> Member:
-        self._release = Release(self._supervisor, self._clock, memory)
-        return Member(name="release", memory=lambda: self._release.memory)
-
-    def _kernel_watch(self, memory: bytes | None, cleanup: ExitStack) -> KernelWatch | None:
-        settings = self._configuration.kernel_log
-        if not settings.enabled:
-            return None
-        watch = KernelWatch(
-            settings.path,
-            self._clock,
-            self._selector,
-            memory=memory,
-            log=self._event_log.trouble,
-            stands_for_kernel=self._stands_for_kernel,
-        )
-        cleanup.callback(watch.close)
-        return watch
-
-    def _loads(self) -> Member:
-        """Return the agent's own probe, and the recorder of whatever load holds the lease."""
-        self.guard = LoadGuard(
-            Path(self._configuration.agent.runtime_dir),
-            self._clock,
-            exists,
-            lambda: self._publisher.written,
-        )
-        self._prober = self._make_prober()
-        return Member(
-            name="loads",
-            tick=self._drive_probe,
-            next_deadline=lambda: self._prober.next_deadline,
-            facts=lambda: {"load": self._load_words()},
-            stop=partial(self._prober.stop, "the agent stops"),
-        )
-
-    def _make_prober(self) -> Prober | SimulatedProber:
-        if self._simulated is not None:
-            return SimulatedProber(self._simulated, self._clock)
-        return Prober(
-            self._configuration.load,
-            self._clock,
-            self._selector,
-            self.guard,
-            node=node_name(self._configuration),
-            refresh=lambda: self._supervisor.ask(FAST),
-            root=self._configuration.agent.root,
-            spawn=self._spawn,
-            log=self._event_log.note,
-        )
-
-    def _drive_probe(self) -> None:
-        was_running = self._prober.running
-        results = self._prober.tick(self._snapshot)
-        if results or was_running is not self._prober.running:
-            self._load_results = (*self._load_results, *self._take_results(results))
-            if self._load_results and not self._prober.running:
-                self._documented(self._load_results, PROBE_PLAN)
-                self._load_results = ()
-        found = self._prober.found()
-        if found:
-            self.take_found(found)
-        if self.guard.leases.current is not None:
-            self._recorder.begin(self._clock.instant().boottime_ns / 1e9)
-        else:
-            self._recorder.end()
-
-    def _load_words(self) -> str:
-        lease = self.guard.leases.current
-        if lease is None or lease.pid == os.getpid():
-            return self._prober.status
-        return f"{lease.holder} runs"
-
-    def _socket(self, cleanup: ExitStack) -> Member:
-        path = Path(self._configuration.agent.runtime_dir) / SOCKET_NAME
-        self._control = control = Control(path, verbs(self), self._selector, guard=self._guard)
-        cleanup.callback(control.close)
-
-        def tell_watchers(snapshot: Snapshot) -> None:
-            if control.watched("watch"):
-                control.publish("watch", msgspec.to_builtins(status_document(snapshot)))
-
-        return Member(
-            name="socket", tick=control.tick, next_deadline=lambda: control.next_deadline, judged=tell_watchers
-        )
-
-    def _slurm(self, memory: bytes | None, cleanup: ExitStack) -> Member | None:
-        if self._simulated is not None:
-            return None  # nobody is ever told of a simulated node
-        return members.slurm(
-            self._configuration, self._clock, self._selector, cleanup, memory=memory, told=self._take_resumed
-        )
-
-    def _take_resumed(self, entries: tuple[Acknowledged, ...]) -> None:
-        """Take what a person acknowledged by resuming the node in SLURM, judged once, and what is new there."""
-        words = said(entries, self._engine)
-        if words:
-            self._judge(words)
-            self.when_kept(partial(self._event_log.acknowledged, words, entries[0].note, RESUMER))
-        self._pace.hurry()
+        return self._supervisor.at_rest and not self.loads.prober.running and not self._showing.pending
 
     # What it is told from outside.
 
@@ -578,7 +485,7 @@ class Daemon:
         taken, message = taken_up(self._configuration, fresh)
         rates, modes = engine_cadences(taken, group_cadences(taken)), modes_in_force(taken)
         info = agent_info(taken, configured, self._info.started)
-        self._prober.configure(fresh.load)
+        self.loads.prober.configure(fresh.load)
         self._engine.reconfigure(configured, rates, modes)
         self._configuration = taken
         self._info = msgspec.structs.replace(info, notices=self._info.notices, configuration_message=message)

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Self
 
+from nodevet.agent.services.protocol import Service
 from nodevet.checks.core.clock import Clock
 from nodevet.checks.system.exhaustion import EXHAUSTED
 
@@ -96,8 +97,10 @@ class Notifier:
         return True
 
 
-class Watchdog:
+class Watchdog(Service):
     """Tells the service manager that the loop turns, and what it had no room for; nothing else may say so for it."""
+
+    name = "watchdog"
 
     def __init__(self, notifier: Notifier, clock: Clock) -> None:
         """Feed as often as WATCHDOG_USEC asks for, or never where this process is not watched."""

@@ -6,9 +6,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
+import msgspec
 import psutil
 
-from nodevet.checks.core.model import OwnUse
+from nodevet.agent.services.protocol import Service
+from nodevet.checks.core.model import AgentInfo, OwnUse
 
 _Found = TypeVar("_Found")
 
@@ -16,18 +18,24 @@ _UNREADABLE = (psutil.Error, OSError, ValueError, LookupError)
 """What psutil raises where a file of /proc cannot be opened, or holds something that it does not expect."""
 
 
-class OwnUseReader:
-    """Keeps what was read last."""
+class OwnUseReader(Service):
+    """Reads once for each judgement, and keeps what was read last."""
+
+    name = "own_use"
 
     def __init__(self, attach: Callable[[], psutil.Process] = psutil.Process) -> None:
         """Read nothing yet; *attach* returns the process to look at."""
         self._attach = attach
         self.last = OwnUse()
 
-    def look(self) -> None:
+    def before_judging(self) -> None:
         """Read anew; what cannot be read is not known."""
         process = _read(self._attach)
         self.last = OwnUse() if process is None else _use(process)
+
+    def describe(self, info: AgentInfo) -> AgentInfo:
+        """Tell what was read."""
+        return msgspec.structs.replace(info, own_use=self.last)
 
 
 def _use(process: psutil.Process) -> OwnUse:

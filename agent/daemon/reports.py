@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from nodevet.agent.config.settings import Configuration
+from nodevet.agent.services.protocol import Service
 from nodevet.checks.core.errors import BusyError
 from nodevet.checks.core.guard import Bug, attempt
 from nodevet.checks.system.background import Background
@@ -39,8 +40,10 @@ STAMP = "[0-9]" * 8 + "T*"
 """How names of reports begin: other files in a directory that a site chose are neither shown nor removed."""
 
 
-class Reports:
+class Reports(Service):
     """Keeps the last reports in a directory: the document as JSON, the page as HTML beside it."""
+
+    name = "reports"
 
     def __init__(
         self, configuration: Configuration, *, log: Callable[[str], None], rendered: Callable[[Path], None]

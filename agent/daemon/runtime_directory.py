@@ -11,12 +11,15 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
+from nodevet.agent.services.protocol import Service
 from nodevet.checks.core.errors import NodevetError
 from nodevet.checks.system.files import file_identity
 
 
-class RuntimeDirectory:
-    """Looks after *path* whenever ``tick`` is called; ``trouble`` says what became of it."""
+class RuntimeDirectory(Service):
+    """Looks after *path* before each judgement; ``trouble`` says what became of it."""
+
+    name = "runtime_directory"
 
     def __init__(
         self,
@@ -51,7 +54,7 @@ class RuntimeDirectory:
             "lost; keep cleaners of temporary files away from it"
         )
 
-    def tick(self) -> None:
+    def before_judging(self) -> None:
         """Make the directory anew where it is gone, and have put back what lay in it."""
         failures = []
         try:

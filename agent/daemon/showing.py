@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from nodevet.agent.services.protocol import Service
 from nodevet.agent.store.writer import Keeping
 from nodevet.checks.core.clock import Clock
 from nodevet.checks.core.model import Episode, Snapshot
@@ -43,8 +44,10 @@ class _Waiting(msgspec.Struct, frozen=True):
     acts: tuple[Act, ...] = ()
 
 
-class Showing:
+class Showing(Service):
     """Holds back rounds until they are kept. One thread owns it."""
+
+    name = "showing"
 
     def __init__(
         self,

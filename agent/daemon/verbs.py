@@ -19,47 +19,20 @@ from nodevet.checks.engine.naming import are_called, chosen, is_place
 from nodevet.checks.engine.verdicts import narrowed
 from nodevet.exporters.documents.schema import BurnInDocument, status_document
 
+from .loads import Judge, Loads
 from .term import checked_note, end_of
 
 
-class Served(Protocol):
+class Served(Judge, Protocol):
     """What the verbs need of the daemon."""
 
     guard: LoadGuard
-
-    @property
-    def snapshot(self) -> Snapshot:
-        """The snapshot that every surface shows; one that is not kept yet may be newer."""
-        ...
-
-    @property
-    def now(self) -> Instant:
-        """The present moment."""
-        ...
+    loads: Loads
 
     def acknowledge(
         self, key: Key, *, note: str, actor: str, knew: Knew, until: Instant | None = None
     ) -> Episode | None:
         """Acknowledge the episode of *key*, for good or *until* a moment, where the *actor* *knew* it as it is."""
-        ...
-
-    def take_results(self, results: tuple[Result, ...], plan: str) -> BurnInDocument | None:
-        """Judge and keep the results of a load, once, and return its document.
-
-        None while the agent's own probe runs: then nothing is taken.
-        """
-        ...
-
-    def take_found(self, results: tuple[Result, ...]) -> None:
-        """Judge what a load that goes on has found to be wrong."""
-        ...
-
-    def when_kept(self, act: Callable[[str], None]) -> None:
-        """Call *act* once what was just done is on the disk, or with why it is not."""
-        ...
-
-    def stop_probe(self, reason: str) -> bool:
-        """Begin to end a probe that runs; False where none does."""
         ...
 
     def release(self, seconds: float) -> None:
@@ -216,7 +189,7 @@ def _lease(served: Served, call: Call) -> None:
     """Announce a load; the answer follows when its announcement is on disk and no job is here."""
     wanted: LeaseArguments = call.arguments
     _refuse_simulated(served, "lease")
-    if served.stop_probe("gives way to a burn-in"):
+    if served.loads.stop_probe("gives way to a burn-in"):
         raise BusyError("lease: the agent's probe is ending: ask again in two seconds")
     snapshot = served.snapshot
     devices = _targets(snapshot, wanted.devices)
@@ -260,10 +233,10 @@ def _result(served: Served, call: Call) -> None:
     wanted: ResultArguments = call.arguments
     _refuse_simulated(served, "result")
     if not wanted.ended:
-        served.take_found(wanted.results)
+        served.loads.take_found(wanted.results)
         served.when_kept(lambda _trouble: call.answer({"taken": True}))
         return
-    burn_in = served.take_results(wanted.results, wanted.plan)
+    burn_in = served.loads.take_results(wanted.results, wanted.plan)
     if burn_in is None:
         raise BusyError("result: the agent's own probe runs, so these results are of no load that it granted")
     served.when_kept(lambda trouble: call.answer(msgspec.to_builtins(_with_notice(burn_in, trouble))))

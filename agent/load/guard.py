@@ -8,9 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+import msgspec
+
+from nodevet.agent.services.protocol import Service
 from nodevet.checks.core.clock import Clock
 from nodevet.checks.core.errors import StoreError
-from nodevet.checks.core.model import Snapshot
+from nodevet.checks.core.model import AgentInfo, Snapshot
 
 from .claims import Claims, LoadLock
 from .lease import LeaseBook
@@ -22,8 +25,10 @@ ANNOUNCE_SECONDS = 10.0
 """A state file that takes longer to write is not written; the load is not run then."""
 
 
-class LoadGuard:
+class LoadGuard(Service):
     """Grants the lease of the node in two steps: ``announce``, then ``standing`` until it says yes or no."""
+
+    name = "load_guard"
 
     def __init__(
         self,
@@ -31,13 +36,18 @@ class LoadGuard:
         clock: Clock,
         is_alive: Callable[[int], bool],
         written: Callable[[], Snapshot | None],
+        tell: Callable[[bool], None] = lambda _probing: None,
     ) -> None:
-        """Watch *runtime_directory*; *written* returns the snapshot that the state file on disk is of."""
+        """Watch *runtime_directory*; *written* returns the snapshot that the state file on disk is of.
+
+        *tell* is told in each turn whether a load may run, is there or has left something.
+        """
         self.leases = LeaseBook(clock.instant, is_alive)
         self.claims = Claims(runtime_directory)
         self.lock = LoadLock(runtime_directory)
         self._clock = clock
         self._written = written
+        self._tell = tell
         self._generation = 0
         self._announced = 0.0
         self._waiting: list[tuple[int, Callable[[str | None], None]]] = []
@@ -97,7 +107,7 @@ class LoadGuard:
         self._waiting.append((pid, answer))
 
     def tick(self) -> None:
-        """Tell those who wait for their standing."""
+        """Tell those who wait for their standing, and whether the state file must say ``probing``."""
         waiting, self._waiting = self._waiting, []
         for pid, answer in waiting:
             standing = self.standing(pid)
@@ -105,6 +115,14 @@ class LoadGuard:
                 self._waiting.append((pid, answer))
             else:
                 answer(standing or None)
+        self._tell(self.probing)
+
+    def describe(self, info: AgentInfo) -> AgentInfo:
+        """Tell whether a load may run, and which jobs claim the node."""
+        claims = self.claims.look()
+        return msgspec.structs.replace(
+            info, probing=self.probing, jobs=claims.count, oldest_job_seconds=claims.oldest_seconds
+        )
 
     def has_processes(self) -> bool:
         """Return whether a process of a load lives; what cannot be told is no reason to call the node idle."""

@@ -21,6 +21,7 @@ from nodevet.agent.config.settings import Configuration
 from nodevet.agent.daemon.assembly import agent_info, build_engine, build_supervisor, configure
 from nodevet.agent.readers.kernel_watch import KernelWatch
 from nodevet.agent.readers.supervisor import Supervisor
+from nodevet.agent.readers.telling import Cut, Listed, Told
 from nodevet.agent.simulated.origin import refuse_simulated
 from nodevet.agent.store.database import DamagedError
 from nodevet.agent.store.machine import Machine, is_of, this_machine
@@ -29,7 +30,8 @@ from nodevet.agent.store.store import DATABASE_NAME, read_store
 from nodevet.checks.core.clock import Clock, SystemClock
 from nodevet.checks.core.errors import BusyError, StoreError
 from nodevet.checks.core.guard import Guard
-from nodevet.checks.core.model import AgentInfo, Device, Episode, EpisodeState, ReaderStatus, Result, Snapshot
+from nodevet.checks.core.model import AgentInfo, Episode, EpisodeState, Event, ReaderStatus, Result, Sample, Snapshot
+from nodevet.checks.core.wire import Note
 from nodevet.checks.engine.engine import ConfiguredCheck, Engine
 from nodevet.checks.engine.registry import installed
 from nodevet.checks.engine.verdicts import proved
@@ -99,9 +101,9 @@ def _look(
         if configuration.kernel_log.enabled:
             trouble = _read_kernel_log(engine, configuration, clock, selector, kernel_memory)
             info = msgspec.structs.replace(info, notices=(*info.notices, *filter(None, (trouble,))))
-        supervisor = build_supervisor(_only_asked(configuration), clock, selector)
         patience = 4 * configuration.agent.deadline_seconds + 10
         guard = Guard(lambda _line: None)  # what failed is a finding of the one look that there is
+        supervisor = build_supervisor(_only_asked(configuration), clock, selector, partial(_take, engine, guard))
         ready = msgspec.structs.replace(info, ready=True)
 
         def pause(seconds: float) -> None:
@@ -147,18 +149,22 @@ def look_until_settled(take: Callable[[], Snapshot], wait: Callable[[float], Non
 
 def _take_look(engine: Engine, supervisor: Supervisor, patience_seconds: float, guard: Guard) -> None:
     supervisor.wait(lambda: all(map(is_given_up, supervisor.unsettled)), patience_seconds)
-    collected = supervisor.collect()
-    by_backend: dict[str, list[Device]] = {status.backend: [] for status in supervisor.statuses}
-    for device in supervisor.devices:
-        by_backend.setdefault(device.backend, []).append(device)
-    for backend, devices in by_backend.items():
-        engine.take_devices(backend, devices)
-    for sample in collected.samples:
-        guard.run(f"intake of {sample.group} of {sample.device}", partial(engine.take_sample, sample), _nothing)
-    for event in collected.events:
-        guard.run(f"intake of event {event.code}", partial(engine.take_event, event), _nothing)
     engine.take_readers(supervisor.statuses)
     engine.take_faults(guard.faults)
+
+
+def _take(engine: Engine, guard: Guard, told: Told) -> None:
+    """Have *engine* take what a reader told. The lines of its log are for nobody here."""
+    match told:
+        case Sample():
+            guard.run(f"intake of {told.group} of {told.device}", partial(engine.take_sample, told), _nothing)
+        case Event():
+            guard.run(f"intake of event {told.code}", partial(engine.take_event, told), _nothing)
+        case Listed():
+            take = partial(engine.take_devices, told.backend, told.devices)
+            guard.run(f"intake of devices: {told.backend}", take, _nothing)
+        case Note() | Cut():
+            pass
 
 
 def is_given_up(status: ReaderStatus) -> bool:
@@ -182,7 +188,7 @@ def _read_kernel_log(
     Return what of it is lost, in words.
     """
     watch = KernelWatch(configuration.kernel_log.path, clock, selector, memory=memory, log=lambda _line: None)
-    for event in (*watch.tick(), *watch.settle()):
+    for event in (*watch.read(), *watch.settle()):
         engine.take_event(event)
     engine.take_kernel_log(watch.state)
     watch.close()

@@ -10,6 +10,7 @@ from functools import partial
 
 import msgspec
 
+from nodevet.agent.services.protocol import Service
 from nodevet.checks.core.clock import Clock
 from nodevet.checks.core.model import Event
 from nodevet.checks.engine.view import KernelLogState
@@ -31,9 +32,14 @@ RETRY_SECONDS = 60.0
 PIECE_EVENTS = 1000
 """So many events of the journal are taken in one turn of the loop, which hears signals between two turns."""
 
+Take = Callable[[list[Event], KernelLogState], None]
+"""What takes events, and whether the log can be read."""
 
-class KernelWatch:
-    """Reads new events when ``tick`` is called; *wake* is called when the selector sees that there are some."""
+
+class KernelWatch(Service):
+    """Reads new events when it is due; *wake* is called when the selector sees that there are some."""
+
+    name = "kernel_log"
 
     def __init__(
         self,
@@ -43,11 +49,14 @@ class KernelWatch:
         *,
         memory: bytes | None = None,
         log: Callable[[str], None],
+        take: Take = lambda _events, _state: None,
         stands_for_kernel: bool = False,
         journal: Output = journal_output,
         read: Callable[[int, int], bytes] = os.read,
     ) -> None:
         """Go on from *memory*, the ``memory`` of an earlier watch; *log* takes a line about lost records.
+
+        *take* is told what each tick has read.
 
         *journal* is asked for the kernel's records where the ring was overwritten before this watch began.
 
@@ -57,6 +66,7 @@ class KernelWatch:
         self._clock = clock
         self._selector = selector
         self._log = log
+        self._take = take
         self._stands_for_kernel = stands_for_kernel
         self._journal = journal
         self._read_descriptor = read
@@ -125,7 +135,11 @@ class KernelWatch:
         """Return when ``tick`` must be called next, in monotonic seconds."""
         return self._next
 
-    def tick(self) -> list[Event]:
+    def tick(self) -> None:
+        """Tell what came since the last turn."""
+        self._take(self.read(), self.state)
+
+    def read(self) -> list[Event]:
         """Return the events that came since the last call."""
         now = self._clock.monotonic()
         if self._reader is None and now < self._next:
@@ -142,7 +156,7 @@ class KernelWatch:
         return events
 
     def wake(self, _mask: int) -> None:
-        """Have the next ``tick`` read at once."""
+        """Have the next turn read at once."""
         self._next = 0.0
 
     def close(self) -> None:

@@ -23,7 +23,6 @@ from .at_work import device_at_work
 from .blame import Blame, Fallen, no_start, stuck_seconds
 from .calls_of_users import LeftOut
 from .orphan import Orphan
-from .outbox import Outbox
 from .quarantine import Quarantine
 from .schedule import Schedule
 from .stages import (
@@ -43,19 +42,20 @@ from .stages import (
     Round,
     Wish,
 )
+from .telling import Listed, Telling
 from .unread import seen_at, unread, why_unread
 from .witness import Surroundings
 
 
 class Reader:
-    """Reads one backend through a child process. Everything that it finds goes to the *outbox*."""
+    """Reads one backend through a child process, and tells all that it finds."""
 
     def __init__(
         self,
         plan: ReaderPlan,
         clock: Clock,
         selector: selectors.BaseSelector,
-        outbox: Outbox,
+        telling: Telling,
         blame: Blame,
         surroundings: Surroundings,
         earlier: ChildRecord | None = None,
@@ -67,7 +67,9 @@ class Reader:
         self._plan = plan
         self._clock = clock
         self._selector = selector
-        self._outbox = outbox
+        self._telling = telling
+        self.listed_anew = False
+        """Whether devices came or went since other readers were told."""
         self._blame = blame
         self._deadline = min((entry.deadline_seconds for entry in plan.cadences.values()), default=1.0)
         self._stuck_seconds = stuck_seconds(self._deadline, plan.start_deadline_seconds)
@@ -228,7 +230,7 @@ class Reader:
             case Note():
                 self._note(message.level, message.event, **message.fields)
             case EventMessage() if self._phase in (Phase.SERVING, Phase.ENDING):  # told once, also on its way out
-                self._outbox.event(message.event)
+                self._telling.event(message.event)
             case Ready() if self._phase is Phase.LOADING:
                 self._on_ready(message)
             case Failed() if self._phase in (Phase.LOADING, Phase.SERVING):
@@ -242,7 +244,7 @@ class Reader:
 
     def on_line(self, line: str) -> None:
         """Pass a line of the child's standard error to the log, a few per round; the others are counted."""
-        self._outbox.line(self._plan.backend, line, room=self._lines_left > 0)
+        self._telling.line(self._plan.backend, line, room=self._lines_left > 0)
         self._lines_left -= 1
 
     def on_nonsense(self, detail: str) -> None:
@@ -327,7 +329,7 @@ class Reader:
         current.began = now
         current.deadline = now + self._schedules[current.group].cadence.deadline_seconds
         self._quarantine.record_success(sample.device, now)
-        self._outbox.samples.append(self._blame.of_one(self._child, sample))
+        self._telling.take(sample if sample.failure is None else self._blame.of_one(self._child, sample))
 
     def _on_round_done(self, done: RoundDone) -> None:
         current = self._round
@@ -530,7 +532,7 @@ class Reader:
         """Add a failed sample; a device that was never listed has none, it is only named in the status."""
         if all(known.id != device for known in self._devices):
             return
-        self._outbox.samples.append(unread(self._plan, device, group, number, self._clock.instant(), failure))
+        self._telling.take(unread(self._plan, device, group, number, self._clock.instant(), failure))
 
     # Small steps.
 
@@ -580,12 +582,12 @@ class Reader:
         left_alone = self._quarantine.skipped.keys() - {device.id for device in devices}
         together = (*devices, *(device for device in self._devices if device.id in left_alone))
         if together != self._devices:
-            self._outbox.listed_anew = self._outbox.listed_anew or bool(self._devices)
+            self.listed_anew = self.listed_anew or bool(self._devices)
             self._devices = together
-            self._outbox.inventory_changed = True
+            self._telling.take(Listed(self._plan.backend, together))
 
     def _note(self, level: str, event: str, **fields: str) -> None:
-        self._outbox.note(level, event, {**fields, "backend": self._plan.backend})
+        self._telling.note(level, event, {**fields, "backend": self._plan.backend})
 
     def _say(self, state: ReaderState, detail: str, failure: Failure | None = None) -> None:
         self._state, self._detail, self._failure = state, detail, failure

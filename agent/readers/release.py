@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from nodevet.agent.services.protocol import Service
 from nodevet.checks.core.clock import Clock
 
 from .supervisor import Supervisor
@@ -16,8 +17,10 @@ class _Kept(msgspec.Struct, frozen=True):
     ends_ns: int
 
 
-class Release:
+class Release(Service):
     """Has the readers of a supervisor let go of the devices until a time that is remembered."""
+
+    name = "release"
 
     def __init__(self, supervisor: Supervisor, clock: Clock, memory: bytes | None) -> None:
         """Go on with the release of *memory*, as far as it is of this boot and not over."""

@@ -1,7 +1,7 @@
 """All readers of a node, driven by one thread and its selector.
 
-The daemon's loop waits in ``selector.select`` until ``next_deadline``, hands keys to ``handle``, calls ``tick`` and
-takes what came with ``collect``. A one-shot command calls ``wait`` instead, which is that loop.
+The daemon's loop waits in ``selector.select`` until ``next_deadline``, hands keys to ``handle`` and calls ``tick``. A
+one-shot command calls ``wait`` instead, which is that loop. What readers tell goes to one callback as it comes.
 """
 
 from __future__ import annotations
@@ -9,20 +9,17 @@ from __future__ import annotations
 import selectors
 from collections.abc import Callable, Iterable
 
-import msgspec
-
 from nodevet.agent.config.reader_plan import ReaderPlan
 from nodevet.checks.core.clock import Clock
 from nodevet.checks.core.guard import Bug, attempt
-from nodevet.checks.core.model import Device, DeviceKind, Event, ReaderState, ReaderStatus, Sample
-from nodevet.checks.core.wire import Note
+from nodevet.checks.core.model import Device, DeviceKind, ReaderState, ReaderStatus
 from nodevet.checks.system.procfs import ChildRecord
 
 from .blame import Blame, Fall
 from .heartbeat import Heartbeat
-from .outbox import Outbox
 from .reader import Reader
 from .stages import RETRY_SECONDS
+from .telling import Take, Telling
 from .witness import Surroundings
 
 LONGEST_WAIT_SECONDS = 0.5
@@ -30,16 +27,6 @@ LONGEST_WAIT_SECONDS = 0.5
 EARLY_LOOKS, EARLY_SECONDS = 2, 20.0
 """A vendor whose boards are shown and whose driver says no is asked again so often, so soon, after the start: it may be
 loading yet, and one refusal proves nothing (reference/refusals.csv)."""
-
-
-class Collected(msgspec.Struct, frozen=True):
-    """What the readers told since the last time. ``dropped`` counts events and log lines cut from floods."""
-
-    samples: tuple[Sample, ...] = ()
-    events: tuple[Event, ...] = ()
-    notes: tuple[Note, ...] = ()
-    inventory_changed: bool = False
-    dropped: int = 0
 
 
 class Supervisor:
@@ -50,10 +37,11 @@ class Supervisor:
         plans: Iterable[ReaderPlan],
         clock: Clock,
         selector: selectors.BaseSelector,
+        take: Take,
         remembered: Iterable[ChildRecord] = (),
         surroundings: Callable[[], Surroundings] = Surroundings,
     ) -> None:
-        """Prepare a reader per plan; *remembered* are the records that an earlier agent left.
+        """Prepare a reader per plan; *take* is told all that they have, *remembered* are records of an earlier agent.
 
         *surroundings* makes what looks at a reader's process, by default on this machine: one for each reader, for a
         question about the files of one that is not answered says nothing of another.
@@ -61,7 +49,7 @@ class Supervisor:
         """
         self._clock = clock
         self._selector = selector
-        self._outbox = Outbox()
+        self._telling = Telling(take, clock)
         self._resume_at: float | None = None
         self._looks = 0
         self._look_at = clock.monotonic() + EARLY_SECONDS
@@ -73,7 +61,7 @@ class Supervisor:
         for plan in plans:
             name, looks = plan.backend, surroundings()
             blame = self._blames[name] = Blame(name, clock, looks, self.heartbeat)
-            self._readers[name] = Reader(plan, clock, selector, self._outbox, blame, looks, earlier.get(name))
+            self._readers[name] = Reader(plan, clock, selector, self._telling, blame, looks, earlier.get(name))
 
     def handle(self, key: selectors.SelectorKey, mask: int) -> None:
         """Take what a child has to say."""
@@ -84,10 +72,18 @@ class Supervisor:
 
         A reader that raises costs itself: RuntimeError, once all have had their turn.
         """
+        try:
+            self._turn()
+        finally:
+            self._telling.end_turn()
+
+    def _turn(self) -> None:
         if self._resume_at is not None and self._clock.monotonic() >= self._resume_at:
             self.resume()
-        if self._outbox.listed_anew:
-            self._outbox.listed_anew = False
+        anew = [reader for reader in self._readers.values() if reader.listed_anew]
+        if anew:
+            for reader in anew:
+                reader.listed_anew = False
             self._look_again(self._readers)
         if self._clock.monotonic() >= self._look_at:
             self._looks += 1
@@ -107,15 +103,6 @@ class Supervisor:
         beat = self.heartbeat.next_deadline
         candidates = [self._resume_at, look_at, beat, *(reader.next_deadline for reader in self._readers.values())]
         return min((when for when in candidates if when is not None), default=None)
-
-    def collect(self) -> Collected:
-        """Return what came since the last call."""
-        box = self._outbox
-        asleep_ns = self._clock.instant().boottime_ns - round(self._clock.monotonic() * 1e9)
-        events = tuple(by_clock_of_log(event, asleep_ns) for event in box.events)
-        result = Collected(tuple(box.samples), events, tuple(box.notes), box.inventory_changed, box.dropped)
-        box.clear()
-        return result
 
     @property
     def statuses(self) -> tuple[ReaderStatus, ...]:
@@ -197,23 +184,17 @@ class Supervisor:
             self._readers[backend].look_again()
 
     def wait(self, done: Callable[[], bool], seconds: float) -> bool:
-        """Run the loop until *done* or until *seconds* are over; return whether it is done. For one-shot commands."""
+        """Run the loop until *done* or until *seconds* are over; return whether it is done. For one-shot commands.
+
+        All of it is one turn to whoever is told.
+        """
         end = self._clock.monotonic() + seconds
         while True:
-            self.tick()
+            self._turn()
             now = self._clock.monotonic()
             if done() or now >= end:
+                self._telling.end_turn()
                 return done()
             wake = min(end, now + LONGEST_WAIT_SECONDS, self.next_deadline or end)
             for key, mask in self._selector.select(max(0.0, wake - now)):
                 self.handle(key, mask)
-
-
-def by_clock_of_log(event: Event, asleep_ns: int) -> Event:
-    """Return *event* with its moment by the clock of the kernel's log, which may tell it too: that one does not sleep.
-
-    What a command numbers, its number tells apart.
-    """
-    if event.sequence is not None or event.stamp_us is not None:
-        return event
-    return msgspec.structs.replace(event, stamp_us=(event.time.boottime_ns - asleep_ns) // 1000)

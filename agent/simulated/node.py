@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from nodevet.agent.config.settings import Configuration
+from nodevet.agent.services.protocol import Service
 from nodevet.checks.core.clock import Clock
 from nodevet.checks.core.errors import ConfigurationError, StoreError
 from nodevet.checks.reference.profiles import load_profile
@@ -77,8 +78,11 @@ def _bytes_of(path: Path) -> bytes:
     return content
 
 
-class SimulatedNode:
+class SimulatedNode(Service):
     """Keeps the files of the simulation in step with its scenario; ``tick`` drives it."""
+
+    name = "simulation"
+    trouble = ""
 
     def __init__(
         self,
@@ -92,7 +96,6 @@ class SimulatedNode:
     ) -> None:
         """Read the scenario; raises ConfigurationError where it is refused. Nothing is written yet."""
         self.profile = profile
-        self.trouble = ""
         self.revision = 0
         self._node = node
         self._runtime = runtime

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import msgspec
 
+from nodevet.agent.services.protocol import Service
+from nodevet.checks.core.model import AgentInfo
 from nodevet.checks.system.files import opened
 
 GATE_LOG_NAME = "gate.log"
@@ -55,8 +57,10 @@ class _Place(msgspec.Struct, frozen=True):
     counts: dict[str, int] = msgspec.field(default_factory=dict)
 
 
-class GateLog:
-    """Reads what was appended whenever ``tick`` is called."""
+class GateLog(Service):
+    """Reads what was appended before each judgement."""
+
+    name = "gate_log"
 
     def __init__(
         self,
@@ -86,12 +90,16 @@ class GateLog:
         """Return how often each was decided; every decision is there from the start."""
         return {name: self._counts.get(name, 0) for name in (*DECISIONS, UNREADABLE)}
 
+    def describe(self, info: AgentInfo) -> AgentInfo:
+        """Tell how often each was decided."""
+        return msgspec.structs.replace(info, gate_decisions=self.counts)
+
     @property
     def memory(self) -> bytes:
         """Return what the next process needs to count on."""
         return msgspec.msgpack.encode(_Place(self._place.inode, self._place.offset, self._counts))
 
-    def tick(self) -> None:
+    def before_judging(self) -> None:
         """Count what was appended, and move a long log aside. A log that did not change is not opened."""
         # Looked at before it is read: what is appended meanwhile is another change.
         looks = _look(self._aside), _look(self._path)
@@ -166,5 +174,5 @@ class Closings:
         return self._known > before
 
     def _count(self) -> int:
-        self._log.tick()
+        self._log.before_judging()
         return sum(count for name, count in self._log.counts.items() if name.endswith("closed"))

@@ -21,9 +21,10 @@ import msgspec
 
 from nodevet.agent.config.settings import SlurmSettings
 from nodevet.agent.load.claims import Claims
+from nodevet.agent.services.protocol import Service
 from nodevet.checks.core.errors import StoreError
 from nodevet.checks.core.guard import Bug, attempt
-from nodevet.checks.core.model import Snapshot
+from nodevet.checks.core.model import AgentInfo, Snapshot
 from nodevet.checks.core.scheduler import Permit, WriterStatus
 from nodevet.checks.engine.modes import named
 from nodevet.checks.system.background import Background
@@ -55,8 +56,10 @@ STILL_DRAINED = "drained"
 """What a prolog finds in its claim where its job was allocated before the drain."""
 
 
-class Reactor:
+class Reactor(Service):
     """Runs the writer to SLURM; ``told`` is called by the main loop when there is something to take."""
+
+    name = "slurm"
 
     def __init__(
         self,
@@ -119,6 +122,11 @@ class Reactor:
                 return msgspec.structs.replace(self._status, doing=ended, trouble=ended)
             return self._status
 
+    def describe(self, info: AgentInfo) -> AgentInfo:
+        """Tell how the writer is doing."""
+        status = self.status
+        return msgspec.structs.replace(info, slurm=status, permit=status.permit)
+
     @property
     def trouble(self) -> str:
         """Return what is wrong, in one line; empty while all is well."""
@@ -132,7 +140,7 @@ class Reactor:
         with self._condition:
             return pack(self._kept)
 
-    def submit(self, snapshot: Snapshot) -> None:
+    def judged(self, snapshot: Snapshot) -> None:
         """Have the writer look at *snapshot* soon. A simulated node is never told of to anybody."""
         if snapshot.simulated:
             return

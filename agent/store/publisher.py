@@ -11,9 +11,12 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+import msgspec
+
+from nodevet.agent.services.protocol import Service
 from nodevet.checks.core.errors import NodevetError
 from nodevet.checks.core.guard import Guard
-from nodevet.checks.core.model import Episode, EpisodeState, Snapshot, State
+from nodevet.checks.core.model import AgentInfo, Episode, EpisodeState, Snapshot, State
 from nodevet.checks.system.background import Background
 from nodevet.exporters.statefile.reader import StateFile, read_state
 from nodevet.exporters.statefile.writer import write_state
@@ -26,8 +29,10 @@ STOPPED_SECONDS = 120.0
 """How long a state is good for that an agent wrote as it ended in order: a new package is installed within that."""
 
 
-class Publisher:
+class Publisher(Service):
     """Writes ``state`` and ``episodes.json`` into the runtime directory."""
+
+    name = "state_file"
 
     def __init__(
         self,
@@ -57,16 +62,20 @@ class Publisher:
         self._thread.start()
 
     @property
-    def failure(self) -> str:
+    def trouble(self) -> str:
         """Return why the last write failed, or an empty string."""
         return self._failure
+
+    def describe(self, info: AgentInfo) -> AgentInfo:
+        """Tell why the last write failed."""
+        return msgspec.structs.replace(info, state_file=self.trouble)
 
     @property
     def written(self) -> Snapshot | None:
         """Return the snapshot that the state file on disk is of; None before the first write."""
         return self._written
 
-    def publish(self, snapshot: Snapshot) -> None:
+    def judged(self, snapshot: Snapshot) -> None:
         """Have *snapshot* written soon."""
         with self._condition:
             self._waiting = snapshot

@@ -1,6 +1,6 @@
 """The one place that catches every exception: a bug costs the part that has it, and nothing beside it.
 
-A part is anything with a name: a member of the main loop, a check, a page, a verb, one record, one sample. What a part
+A part is anything with a name: a service of the main loop, a check, a page, a verb, one record, one sample. What a part
 raises is our own bug, never the hardware's: it is told once, counted, shown as ``unknown``, and over when the part
 works again. Errors that a part may expect are caught by their names where they arise, not here.
 """

@@ -6,21 +6,22 @@ import json
 import selectors
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from fakes.clocks import SteppedClock
+from fakes.heard import Heard
 from fakes.pass_time import pass_time
 from fakes.stopping import stop_readers
 
 from nodevet.agent.config.reader_plan import ReaderPlan
 from nodevet.agent.readers.disk import Disk
 from nodevet.agent.readers.supervisor import Supervisor
+from nodevet.agent.readers.telling import Take
 from nodevet.agent.readers.witness import Surroundings
 from nodevet.checks.core.clock import SystemClock
-from nodevet.checks.core.model import Event, Failure, ReaderState, ReaderStatus, Sample
-from nodevet.checks.core.wire import Note
+from nodevet.checks.core.model import Failure, ReaderState, ReaderStatus, Sample
 from nodevet.checks.engine.view import Cadence
 from nodevet.checks.system.procfs import ChildRecord
 
@@ -32,25 +33,29 @@ REAL_SECONDS = 20.0
 """How long a test waits for a real process before it gives up; nothing waits so long when it works."""
 
 
-class Bench:
+class Bench(Heard):
     """A supervisor with one scripted reader, and everything it told."""
 
     def __init__(
         self, folder: Path, remembered: tuple[ChildRecord, ...] = (), *, cgroups: Path | None = None, **script: Any
     ) -> None:
         """Prepare the script in *folder*. *cgroups* are looked at there; by default nothing is seen of them."""
+        super().__init__()
         self.script = {"log": str(folder / "log"), "devices": ["a", "b", "c"], **script}
         self._file = folder / "script.json"
         self.write()
         self.clock = SteppedClock(boot_id=SystemClock().instant().boot_id)
         self.selector = selectors.DefaultSelector()
-        self.samples: list[Sample] = []
-        self.events: list[Event] = []
-        self.notes: list[Note] = []
-        self.dropped = 0
         # The freezer of a test stands for a driver: that it is the freezer is not to be seen.
         self.surroundings = Surroundings(cgroups=cgroups or folder, disk=Disk(REAL_SECONDS))
-        self.supervisor = Supervisor([self.plan()], self.clock, self.selector, remembered, lambda: self.surroundings)
+        self.supervisor = self.supervise([self.plan()], remembered)
+
+    def supervise(
+        self, plans: Iterable[ReaderPlan], remembered: tuple[ChildRecord, ...] = (), take: Take | None = None
+    ) -> Supervisor:
+        """Return the supervisor of readers by *plans*, which tell this bench, or what shall *take* it."""
+        looks = lambda: self.surroundings  # noqa: E731
+        return Supervisor(plans, self.clock, self.selector, take or self.take, remembered, looks)
 
     def plan(self) -> ReaderPlan:
         """How the scripted reader is run."""
@@ -88,7 +93,6 @@ class Bench:
         end = time.monotonic() + REAL_SECONDS
         while True:
             self.supervisor.tick()
-            self.collect()
             deadline = self.supervisor.next_deadline
             if done():
                 return
@@ -136,14 +140,6 @@ class Bench:
     def close(self) -> None:
         """Stop the reader, in real time."""
         stop_readers(self.supervisor, self.selector, self.clock)
-
-    def collect(self) -> None:
-        """Take what was told."""
-        collected = self.supervisor.collect()
-        self.samples += collected.samples
-        self.events += collected.events
-        self.notes += collected.notes
-        self.dropped += collected.dropped
 
 
 def outcome(samples: list[Sample]) -> dict[str, str]:

@@ -54,11 +54,11 @@ class ProbingNode:
     def publish(self) -> None:
         """Judge, and wait until that is on disk."""
         self.snapshot = self._judged()
-        self.publisher.publish(self.snapshot)
+        self.publisher.judged(self.snapshot)
         deadline = time.monotonic() + PATIENCE_SECONDS
         while self.publisher.written is not self.snapshot and time.monotonic() < deadline:
             time.sleep(0.001)
-        assert self.publisher.failure == ""
+        assert self.publisher.trouble == ""
 
     def _judged(self) -> Snapshot:
         node = on_this_boot(self.snapshot)

@@ -137,7 +137,7 @@ class ReactorNode:
             for key, mask in self._selector.select(TICK_SECONDS):
                 key.data(mask)
             snapshot = self._snapshot()
-            self._reactor.submit(snapshot)
+            self._reactor.judged(snapshot)
             facts = (snapshot.episodes, snapshot.agent)
             if facts != last or time.monotonic() > written + 5.0:
                 write_state(Path(self.gate.state), snapshot, ttl_seconds=60)

@@ -1,0 +1,92 @@
+"""How readers tell what they have: by one callback, at once. Of a flood, what is too much for one turn is counted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from nodevet.checks.core.clock import Clock
+from nodevet.checks.core.model import Device, Event, Sample
+from nodevet.checks.core.wire import Note
+
+
+class Listed(msgspec.Struct, frozen=True):
+    """The devices of a backend, which came or went."""
+
+    backend: str
+    devices: tuple[Device, ...]
+
+
+class Cut(msgspec.Struct, frozen=True):
+    """So many events and log lines were cut from floods."""
+
+    count: int
+
+
+Told = Sample | Event | Listed | Note | Cut
+Take = Callable[[Told], None]
+"""What takes all that readers tell; it raises nothing."""
+
+
+class Telling:
+    """The way of all readers to ``take``. A flood is cut and counted; of events the first of each kind is told behind
+    any flood, because a driver tells some of them once.
+    """
+
+    EVENTS = 1000
+    NOTES = 500
+
+    def __init__(self, take: Take, clock: Clock) -> None:
+        """Tell *take*, by the moments of *clock*."""
+        self.take = take
+        self._clock = clock
+        self._begin()
+
+    def end_turn(self) -> None:
+        """Tell how much was cut since the last time, and count anew."""
+        cut = self._cut
+        self._begin()
+        if cut:
+            self.take(Cut(cut))
+
+    def event(self, event: Event) -> None:
+        """Tell *event* unless there were too many already, and one of its kind among them."""
+        kind = (event.code, event.device, event.pci)
+        if self._events >= self.EVENTS and kind in self._kinds:
+            self._cut += 1
+            return
+        self._events += 1
+        self._kinds.add(kind)
+        now = self._clock
+        asleep_ns = now.instant().boottime_ns - round(now.monotonic() * 1e9)
+        self.take(by_clock_of_log(event, asleep_ns))
+
+    def note(self, level: str, event: str, fields: Mapping[str, str]) -> None:
+        """Tell a line for the log unless there were too many already."""
+        self._notes += 1
+        if self._notes > self.NOTES:
+            self._cut += 1
+        else:
+            self.take(Note(level, event, dict(fields)))
+
+    def line(self, backend: str, line: str, *, room: bool) -> None:
+        """Tell a *line* that the reader of *backend* printed, where there is *room* for another of that reader."""
+        if room:
+            self.note("info", "reader said", {"line": line, "backend": backend})
+        else:
+            self._cut += 1
+
+    def _begin(self) -> None:
+        self._cut = self._events = self._notes = 0
+        self._kinds: set[tuple[str, str | None, str | None]] = set()
+
+
+def by_clock_of_log(event: Event, asleep_ns: int) -> Event:
+    """Return *event* with its moment by the clock of the kernel's log, which may tell it too: that one does not sleep.
+
+    What a command numbers, its number tells apart.
+    """
+    if event.sequence is not None or event.stamp_us is not None:
+        return event
+    return msgspec.structs.replace(event, stamp_us=(event.time.boottime_ns - asleep_ns) // 1000)

@@ -1,0 +1,1 @@
+"""What a part of the agent is to its loop: a service."""
