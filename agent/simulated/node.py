@@ -82,7 +82,6 @@ class SimulatedNode(Service):
     """Keeps the files of the simulation in step with its scenario; ``tick`` drives it."""
 
     name = "simulation"
-    trouble = ""
 
     def __init__(
         self,
@@ -97,6 +96,7 @@ class SimulatedNode(Service):
         """Read the scenario; raises ConfigurationError where it is refused. Nothing is written yet."""
         self.profile = profile
         self.revision = 0
+        self._trouble = ""
         self._node = node
         self._runtime = runtime
         self._clock = clock
@@ -136,6 +136,11 @@ class SimulatedNode(Service):
     def scenario(self) -> Scenario:
         """Return the scenario in force."""
         return self._scenario
+
+    @property
+    def trouble(self) -> str:
+        """Return why the scenario that was read last is not in force, in one line."""
+        return self._trouble
 
     @property
     def next_deadline(self) -> float:
@@ -186,8 +191,8 @@ class SimulatedNode(Service):
         return (self._clock.instant().boottime_ns - self._since_ns) / 1e9
 
     def _refuse(self, reason: str) -> None:
-        self.trouble = f"scenario refused, the one before goes on: {reason}"
-        self._log(self.trouble)
+        self._trouble = f"scenario refused, the one before goes on: {reason}"
+        self._log(self._trouble)
 
     def _begin(self) -> None:
         self._since_ns = self._clock.instant().boottime_ns
@@ -196,7 +201,7 @@ class SimulatedNode(Service):
         self._world = World(simulation)
         self._logged = -1.0
         self.revision += 1
-        self.trouble = ""
+        self._trouble = ""
         self._log(f"simulates {self.profile}: {self.title}")
 
     def _write_lines(self) -> None:
