@@ -7,7 +7,8 @@ import pytest
 
 from nodevet.checks.core.errors import ReferenceDataError
 from nodevet.checks.core.model import Action
-from nodevet.checks.reference.tables import load_table, parse_table
+from nodevet.checks.core.tables import parse_table
+from nodevet.checks.reference.tables import load_table
 
 
 class Row(msgspec.Struct, frozen=True):

@@ -1,34 +1,20 @@
-"""Facts as data: CSV files beside this module, one frozen struct per row.
-
-The header of a file names the fields of its row type, in any order, plus nothing else. An empty cell is None
-where the field allows None, an empty tuple where it is a tuple, and otherwise the empty string. The parts of
-a tuple are separated by ``;``. Facts carry a ``source`` column: where a person can look them up.
-"""
+"""The data files beside this module; checks.core.tables says how they are written."""
 
 from __future__ import annotations
 
-import csv
-import functools
-import io
-import types
-import typing
 from pathlib import Path
-from typing import Any, TypeVar
 
-import msgspec
+from nodevet.checks.core.tables import Row, read_table, table_text
 
-from nodevet.checks.core.errors import ModelError, ReferenceDataError
-
-Row = TypeVar("Row", bound=msgspec.Struct)
+_FOLDER = Path(__file__).parent
 
 
-@functools.lru_cache(maxsize=64)
 def load_table(name: str, row_type: type[Row]) -> tuple[Row, ...]:
     """Return the rows of the data file *name* (such as ``nvidia_xid.csv``) as *row_type*, in file order.
 
     Raises ReferenceDataError naming file, line and column where the file is absent or malformed.
     """
-    return parse_table(_text(name), name, row_type)
+    return read_table(_FOLDER / name, row_type)
 
 
 def keep_tables() -> None:
@@ -36,77 +22,5 @@ def keep_tables() -> None:
 
     A table that is first used late would else fail where descriptors have run out or the package is being replaced.
     """
-    for path in sorted(Path(__file__).parent.glob("*.csv")):
-        _text(path.name)
-
-
-@functools.lru_cache(maxsize=64)
-def _text(name: str) -> str:
-    try:
-        return Path(__file__).with_name(name).read_text(encoding="utf-8")
-    except (FileNotFoundError, UnicodeDecodeError) as error:
-        raise ReferenceDataError(f"{name}: cannot be read: {error}; reinstall nodevet") from error
-    except OSError as error:
-        raise ReferenceDataError(f"{name}: cannot be read: {error.strerror}") from error
-
-
-def parse_table(text: str, name: str, row_type: type[Row]) -> tuple[Row, ...]:
-    """Return the rows of the CSV *text*; *name* stands for it in messages. Raises ReferenceDataError."""
-    fields = typing.get_type_hints(row_type)
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
-    rows: list[Row] = []
-    header: list[str] | None = None
-    try:
-        for cells in reader:
-            if not cells:
-                continue
-            if header is None:
-                header = _header(cells, fields, row_type, name)
-            else:
-                rows.append(_row(cells, header, fields, row_type, f"{name}, line {reader.line_num}"))
-    except csv.Error as error:
-        raise ReferenceDataError(f"{name}, line {reader.line_num}: {error}") from error
-    if header is None:
-        raise ReferenceDataError(f"{name}, line 1: the file is empty, a header is required")
-    return tuple(rows)
-
-
-def _header(cells: list[str], fields: dict[str, Any], row_type: type[msgspec.Struct], name: str) -> list[str]:
-    required = {field.name for field in msgspec.structs.fields(row_type) if field.required}
-    unknown = [cell for cell in cells if cell not in fields]
-    if unknown:
-        raise ReferenceDataError(f"{name}, line 1, column {unknown[0]!r}: unknown; columns are {', '.join(fields)}")
-    twice = [cell for position, cell in enumerate(cells) if cell in cells[:position]]
-    if twice:
-        raise ReferenceDataError(f"{name}, line 1, column {twice[0]!r}: named twice")
-    missing = sorted(required - set(cells))
-    if missing:
-        raise ReferenceDataError(f"{name}, line 1, column {missing[0]!r}: missing")
-    return cells
-
-
-def _row(cells: list[str], header: list[str], fields: dict[str, Any], row_type: type[Row], where: str) -> Row:
-    if len(cells) != len(header):
-        column = header[min(len(cells), len(header) - 1)]
-        raise ReferenceDataError(f"{where}, column {column!r}: {len(cells)} cells where the header has {len(header)}")
-    values = {
-        column: _value(cell, fields[column], f"{where}, column {column!r}")
-        for column, cell in zip(header, cells, strict=True)
-    }
-    try:
-        return row_type(**values)
-    except (ModelError, ValueError) as error:
-        raise ReferenceDataError(f"{where}, column {header[0]!r}: {error}") from error
-
-
-def _value(cell: str, kind: Any, where: str) -> Any:
-    options = typing.get_args(kind) if typing.get_origin(kind) in (typing.Union, types.UnionType) else ()
-    if not cell and type(None) in options:
-        return None
-    raw: Any = cell
-    if typing.get_origin(kind) is tuple:
-        raw = [part.strip() for part in cell.split(";")] if cell else []
-    try:
-        return msgspec.convert(raw, kind, strict=False)
-    except (msgspec.ValidationError, ModelError) as error:
-        raise ReferenceDataError(f"{where}: {cell!r}: {error}") from error
+    for path in sorted(_FOLDER.glob("*.csv")):
+        table_text(path)

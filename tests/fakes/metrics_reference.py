@@ -24,7 +24,7 @@ LIMIT = f"{PREFIX}limit_"
 HEAD = """\
 # Metrics
 
-<!-- Written by make golden from exporters and checks/core/quantities.py. -->
+<!-- Written by make golden from exporters and checks/core/quantities.csv. -->
 
 `GET /metrics` on the agent's address (127.0.0.1:10917 unless `--listen` says otherwise) gives Prometheus text 0.0.4, or
 OpenMetrics 1.0 to a scraper that accepts it, gzipped where that is accepted. Units are base units. Every page shows one
