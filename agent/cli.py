@@ -22,8 +22,6 @@ from nodevet.checks.system.signals import begin_undisposed
 from . import __version__
 from .terminal import exits
 
-__all__ = ["commands", "main"]
-
 COMMANDS = Path(__file__).with_name("commands")
 """One module for each subcommand, with ``_`` for ``-`` in its name; one that begins with ``_`` is none."""
 

@@ -10,8 +10,6 @@ from pathlib import Path
 from nodevet.checks.core.errors import NodevetError
 from nodevet.checks.core.guard import Bug, attempt
 
-__all__ = ["PageError", "Templates", "Verbatim"]
-
 _UNPRINTABLE = re.compile("[^\t\n\r -~\xa0-\u2029\u202f-\u2065\u206a-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """Controls, lone surrogates, and the signs that turn the direction of writing around and so hide what is said."""
 

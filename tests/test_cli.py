@@ -26,7 +26,7 @@ from nodevet.agent.commands import history
 from nodevet.agent.control.client import Session
 from nodevet.agent.terminal import exits
 from nodevet.checks.engine.registry import installed
-from nodevet.exporters.documents.schema import BurnInDocument, StatusDocument
+from nodevet.exporters.documents.types import BurnInDocument, StatusDocument
 
 needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
 

@@ -50,7 +50,7 @@ from nodevet.checks.engine.engine import MOST_NAMES, ConfiguredCheck, Engine, Ro
 from nodevet.checks.engine.losses import loss_word
 from nodevet.checks.engine.registry import discover
 from nodevet.checks.engine.view import Cadence
-from nodevet.exporters.slurm.rules import KnownFault
+from nodevet.exporters.slurm.known import KnownFault
 
 DAY = 86_400.0
 PAIR = (gpu(), gpu(SIBLING, "0000:2b:00.0"))

@@ -35,7 +35,8 @@ from nodevet.checks.core.model import (
     Snapshot,
     State,
 )
-from nodevet.exporters.documents.schema import StatusDocument, burn_in_document, encode, status_document
+from nodevet.exporters.documents.schema import burn_in_document, encode, status_document
+from nodevet.exporters.documents.types import StatusDocument
 
 STATUS_FIELDS = {
     "schema", "node", "scope", "simulated", "verdict", "reason", "action", "oldest_evidence", "devices", "findings",

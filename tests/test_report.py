@@ -24,7 +24,8 @@ from fakes.snapshots import (
 
 from nodevet.checks.core.errors import UsageError
 from nodevet.checks.core.model import ResultState, Snapshot
-from nodevet.exporters.documents.schema import SeriesDocument, burn_in_document, encode, status_document
+from nodevet.exporters.documents.schema import burn_in_document, encode, status_document
+from nodevet.exporters.documents.types import SeriesDocument
 from nodevet.exporters.report import from_snapshot, read_document, render, render_file
 from nodevet.exporters.report.plots import MAXIMUM_POINTS, Bar, Line, Plot, bar, line_plot
 

@@ -30,7 +30,8 @@ from nodevet.checks.engine.engine import Round
 from nodevet.exporters.documents.schema import status_document
 from nodevet.exporters.metrics.prometheus import MetricsPage
 from nodevet.exporters.report import from_snapshot, render
-from nodevet.exporters.slurm.rules import WriterMemory, as_known
+from nodevet.exporters.slurm.known import as_known
+from nodevet.exporters.slurm.rules import WriterMemory
 from nodevet.exporters.statefile.writer import state_text
 from nodevet.exporters.web.page import StatusPage
 

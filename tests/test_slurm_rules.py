@@ -16,16 +16,15 @@ from hypothesis import strategies as st
 from nodevet.checks.core.model import Action, Episode, EpisodeState, FaultClass, Instant, Outcome
 from nodevet.checks.engine.acknowledgement import granted
 from nodevet.checks.engine.damping import later
+from nodevet.exporters.slurm.known import KnownFault, as_known
 from nodevet.exporters.slurm.rules import (
     Decision,
-    KnownFault,
     NodeState,
     ScontrolOutputError,
     Sight,
     Step,
     Why,
     WriterMemory,
-    as_known,
     decide,
     is_ours,
     parse_node,

@@ -31,8 +31,9 @@ from nodevet.checks.core.errors import StoreError
 from nodevet.checks.core.model import Action, EpisodeState, Instant, Key, Mode, Modes, Part, PartKind, Snapshot
 from nodevet.checks.core.scheduler import WriterStatus
 from nodevet.exporters.documents.schema import status_document
+from nodevet.exporters.slurm.known import KnownFault
 from nodevet.exporters.slurm.permit import Limits, rooms
-from nodevet.exporters.slurm.rules import KnownFault, Sight, Why, WriterMemory
+from nodevet.exporters.slurm.rules import Sight, Why, WriterMemory
 from nodevet.exporters.statefile.writer import state_text
 
 SETTINGS = SlurmSettings(writer="drain", poll_seconds=30, maximum_drained_ratio=1.0, maximum_new_ratio=1.0)

@@ -24,7 +24,7 @@ from fakes.snapshots import at, gpu_id, gpu_node
 
 from nodevet.checks.core.errors import BusyError
 from nodevet.checks.core.model import Snapshot
-from nodevet.exporters.documents.schema import SeriesDocument
+from nodevet.exporters.documents.types import SeriesDocument
 from nodevet.exporters.report import from_snapshot, render
 from nodevet.exporters.templates import PageError, Templates, Verbatim
 from nodevet.exporters.web.http import PAGES, HttpServer

@@ -16,7 +16,8 @@ from nodevet.agent.control.server import LONGEST_RELEASE_SECONDS
 from nodevet.agent.daemon.verbs import LeaseArguments, ReleaseArguments, ResultArguments, verbs
 from nodevet.checks.core.errors import UsageError
 from nodevet.checks.core.model import Result, Snapshot
-from nodevet.exporters.documents.schema import BurnInDocument, burn_in_document
+from nodevet.exporters.documents.schema import burn_in_document
+from nodevet.exporters.documents.types import BurnInDocument
 
 VERBS = verbs(cast(Any, None))
 

@@ -15,7 +15,7 @@ from nodevet.agent.control.client import AgentAbsent, AgentSilent, ask
 from nodevet.agent.control.server import SOCKET_NAME
 from nodevet.checks.core.model import State
 from nodevet.checks.engine.registry import installed
-from nodevet.exporters.documents.schema import StatusDocument
+from nodevet.exporters.documents.types import StatusDocument
 
 NAMES = "id, PCI address, UUID, serial number, or as status prints it: 'GPU 5', gpu5, 5"
 """How a device may be named, in every verb alike."""

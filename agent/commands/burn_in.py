@@ -47,8 +47,8 @@ from nodevet.checks.engine.completeness import Planned
 from nodevet.checks.engine.naming import chosen
 from nodevet.checks.system.lock import acquire_node_lock
 from nodevet.checks.system.signals import SignalPipe, ending, interrupting, undisturbed
-from nodevet.exporters.documents.schema import BurnInDocument, StatusDocument, burn_in_document, encode
-from nodevet.exporters.documents.types import DeviceDocument
+from nodevet.exporters.documents.schema import burn_in_document, encode
+from nodevet.exporters.documents.types import BurnInDocument, DeviceDocument, StatusDocument
 
 from . import _options as options
 

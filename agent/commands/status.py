@@ -12,7 +12,8 @@ from nodevet.agent.control.server import SOCKET_NAME
 from nodevet.agent.terminal import exits
 from nodevet.agent.terminal.output import emit, say
 from nodevet.agent.terminal.text import status_text
-from nodevet.exporters.documents.schema import StatusDocument, encode
+from nodevet.exporters.documents.schema import encode
+from nodevet.exporters.documents.types import StatusDocument
 
 from . import _options as options
 

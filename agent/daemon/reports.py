@@ -19,7 +19,8 @@ from nodevet.checks.core.guard import Bug, attempt
 from nodevet.checks.system.background import Background
 from nodevet.checks.system.files import replace
 from nodevet.checks.system.process import RunError, RunFailure, Runner, python_module
-from nodevet.exporters.documents.schema import BurnInDocument, encode
+from nodevet.exporters.documents.schema import encode
+from nodevet.exporters.documents.types import BurnInDocument
 
 RENDER_SECONDS = 30.0
 LOOK_SECONDS = 0.5

@@ -17,7 +17,8 @@ from nodevet.checks.engine.acknowledgement import command_words, covering_end, d
 from nodevet.checks.engine.episodes import Knew
 from nodevet.checks.engine.naming import are_called, chosen, is_place
 from nodevet.checks.engine.verdicts import narrowed
-from nodevet.exporters.documents.schema import BurnInDocument, status_document
+from nodevet.exporters.documents.schema import status_document
+from nodevet.exporters.documents.types import BurnInDocument
 
 from .loads import Judge, Loads
 from .term import checked_note, end_of

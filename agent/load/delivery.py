@@ -15,7 +15,7 @@ import msgspec
 
 from nodevet.agent.control.client import AgentAbsent, AgentRefused, AgentSilent, Session
 from nodevet.checks.core.model import Result
-from nodevet.exporters.documents.schema import BurnInDocument
+from nodevet.exporters.documents.types import BurnInDocument
 
 from .wrong import UntoldWrong
 

@@ -11,7 +11,7 @@ import msgspec
 
 from nodevet.checks.core.model import PartKind, Reading, ReadingStatus, Result, Sample
 from nodevet.checks.engine.retest import CONDITIONS
-from nodevet.exporters.documents.schema import SeriesDocument
+from nodevet.exporters.documents.types import SeriesDocument
 
 from .curve import Curve
 

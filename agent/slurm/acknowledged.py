@@ -9,7 +9,7 @@ import msgspec
 from nodevet.checks.core.model import Episode, EpisodeState, Instant
 from nodevet.checks.engine.acknowledgement import Returns, is_over
 from nodevet.checks.engine.engine import Engine
-from nodevet.exporters.slurm.rules import KnownFault
+from nodevet.exporters.slurm.known import KnownFault
 
 RESUMER = "somebody in SLURM"
 """Who resumed the node: SLURM forgets the name."""

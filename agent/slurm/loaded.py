@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from nodevet.agent.config.settings import Configuration
-from nodevet.exporters.documents.schema import StatusDocument
+from nodevet.exporters.documents.types import StatusDocument
 
 from .first import LOCAL
 

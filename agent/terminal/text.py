@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from nodevet.checks.engine.episodes import NOT_EVALUATED
 from nodevet.checks.engine.explanation import ACTIONS
 from nodevet.checks.engine.view import device_node_name
-from nodevet.exporters.documents.schema import (
+from nodevet.exporters.documents.types import (
     AcknowledgedDocument,
     DeviceDocument,
     FindingDocument,

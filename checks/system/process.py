@@ -24,18 +24,7 @@ import msgspec
 from nodevet.checks.core.errors import NodevetError
 from nodevet.checks.core.guard import printable
 
-__all__ = [
-    "DEVNULL",
-    "GRACE_SECONDS",
-    "MAXIMUM_BYTES",
-    "PIPE",
-    "Done",
-    "Exit",
-    "Process",
-    "RunError",
-    "RunFailure",
-    "Runner",
-]
+__all__ = ["DEVNULL", "PIPE"]
 
 MAXIMUM_BYTES = 4 << 20
 """Sixteen devices with every quantity on every part need a tenth of it."""

@@ -36,8 +36,6 @@ from nodevet.checks.engine.modes import closing, gating
 
 from .completeness import completeness_document, device_names
 from .types import (
-    BURN_IN_SCHEMA,
-    STATUS_SCHEMA,
     AcknowledgedDocument,
     AgentDocument,
     BurnInDocument,
@@ -53,30 +51,6 @@ from .types import (
     StatusDocument,
     VerifiedDocument,
 )
-
-__all__ = [
-    "BURN_IN_SCHEMA",
-    "CURVES",
-    "STATUS_SCHEMA",
-    "AcknowledgedDocument",
-    "AgentDocument",
-    "BurnInDocument",
-    "CheckDocument",
-    "DeviceDocument",
-    "FindingDocument",
-    "GateDocument",
-    "LimitDocument",
-    "ReaderDocument",
-    "ResultDocument",
-    "SeriesDocument",
-    "SlurmDocument",
-    "StatusDocument",
-    "VerifiedDocument",
-    "burn_in_document",
-    "encode",
-    "status_document",
-    "timestamp",
-]
 
 CURVES = "curves"
 """The condition of a result that holds curves; in the documents they are ``series``."""

@@ -1,7 +1,4 @@
-"""What stands in the JSON that others may rely on: the fields of ``nodevet.status/1`` and ``nodevet.burn-in/1``.
-
-The names are those of exporters.schema, from which everything else imports them.
-"""
+"""What stands in the JSON that others may rely on: the fields of ``nodevet.status/1`` and ``nodevet.burn-in/1``."""
 
 from __future__ import annotations
 

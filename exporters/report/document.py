@@ -12,7 +12,8 @@ from nodevet.checks.core.errors import UsageError
 from nodevet.checks.core.model import DeviceKind, Instant, Metric, Result, ResultState, Snapshot, State, Verdict
 from nodevet.checks.engine.completeness import Planned, account, judged
 from nodevet.exporters.documents.completeness import CompletenessDocument, completeness_document
-from nodevet.exporters.documents.schema import (
+from nodevet.exporters.documents.schema import burn_in_document
+from nodevet.exporters.documents.types import (
     BURN_IN_SCHEMA,
     STATUS_SCHEMA,
     AcknowledgedDocument,
@@ -23,12 +24,8 @@ from nodevet.exporters.documents.schema import (
     ResultDocument,
     SeriesDocument,
     StatusDocument,
-    burn_in_document,
 )
 from nodevet.exporters.format import short_name
-
-__all__ = ["ReportDocument", "Workload", "from_burn_in", "from_snapshot", "from_status", "read_document"]
-
 
 _SIGNS = {
     "_hertz": (1e-6, "MHz"),

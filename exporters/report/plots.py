@@ -9,9 +9,6 @@ import msgspec
 
 from nodevet.exporters.format import bar_length
 
-__all__ = ["FRAME", "Bar", "Line", "Plot", "bar", "line_plot"]
-
-
 WIDTH, HEIGHT = 480, 210
 LEFT, RIGHT, TOP, BOTTOM = 46, 10, 10, 26
 FRAME = {"width": WIDTH, "height": HEIGHT, "left": LEFT, "right": WIDTH - RIGHT}

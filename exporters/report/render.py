@@ -7,14 +7,12 @@ from datetime import datetime
 from pathlib import Path
 
 from nodevet.checks.engine.explanation import ACTIONS
-from nodevet.exporters.documents.schema import FindingDocument, SeriesDocument
+from nodevet.exporters.documents.types import FindingDocument, SeriesDocument
 from nodevet.exporters.format import ABSENT, amount, rate_unit, words
 from nodevet.exporters.templates import Templates, Verbatim
 
 from .document import ReportDocument, Workload, read_document
 from .plots import COLOURS, FRAME, Bar, Line, Plot, bar, line_plot
-
-__all__ = ["render", "render_file"]
 
 _CURVES = {
     "tflops": ("Rate", "TFLOPS", 1.0),

@@ -24,33 +24,6 @@ from .known import HELD_SECONDS, KnownFault, as_known, not_resumed
 from .names import how_many
 from .reasons import without_additions
 
-__all__ = [
-    "PREFIX",
-    "PROLOG_ERROR",
-    "Decision",
-    "KnownFault",
-    "NodeState",
-    "ScontrolOutputError",
-    "Sight",
-    "Step",
-    "Why",
-    "WriterMemory",
-    "answered",
-    "as_known",
-    "decide",
-    "is_machine",
-    "is_nodevets",
-    "is_ours",
-    "machine_of",
-    "obstacle",
-    "parse_node",
-    "parse_nodes",
-    "parse_size",
-    "parse_started",
-    "reason_text",
-    "seconds_of",
-]
-
 LONGEST_REASON = 200
 """Characters: sinfo and dashboards cut longer ones, and the action stands at the end."""
 

@@ -11,8 +11,6 @@ import socket
 
 import msgspec
 
-__all__ = ["LARGEST_REQUEST_BYTES", "Arrivals", "Request"]
-
 LARGEST_REQUEST_BYTES = 1 << 17
 """A line of a request has at most 64 KiB (http.server), and whoever asks for a page sends less than one."""
 

@@ -14,8 +14,6 @@ from collections.abc import Callable
 
 import msgspec
 
-__all__ = ["CONNECTION_SECONDS", "MAXIMUM_CONNECTIONS", "REQUEST_SECONDS", "Connections", "hang_up"]
-
 MAXIMUM_CONNECTIONS = 16
 
 REQUEST_SECONDS = 2.0

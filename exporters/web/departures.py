@@ -10,8 +10,6 @@ import io
 import socket
 from collections.abc import Callable
 
-__all__ = ["Departure"]
-
 
 class Departure(io.BufferedIOBase):
     """Writes to a connection; ``waits`` is called before it has to wait for the reader."""

@@ -42,8 +42,6 @@ from .departures import Departure
 from .listen_address import family, is_loopback, names_loopback, refusal, with_zone
 from .page import StatusPage
 
-__all__ = ["PAGES", "HttpServer"]
-
 LOOK_SECONDS = 0.25
 """Between two looks at how long connections are open, while any is."""
 

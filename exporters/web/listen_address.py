@@ -13,18 +13,6 @@ from nodevet.checks.system.exhaustion import EXHAUSTED
 
 from .listeners import holder_of
 
-__all__ = [
-    "DEFAULT_LISTEN",
-    "AbsentAddressError",
-    "family",
-    "is_free",
-    "is_loopback",
-    "is_name",
-    "names_loopback",
-    "refusal",
-    "with_zone",
-]
-
 DEFAULT_LISTEN = "127.0.0.1:10917"
 _LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 

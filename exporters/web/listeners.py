@@ -6,8 +6,6 @@ import psutil
 
 from nodevet.checks.core.guard import one_line
 
-__all__ = ["SHOWN_CHARACTERS", "holder_of"]
-
 SHOWN_CHARACTERS = 64
 """Whoever holds a port chose the name of the process: any bytes, and as many as a command line has."""
 

@@ -11,8 +11,6 @@ from nodevet.checks.engine.judging import Rule
 
 from .findings import MAXIMUM_FINDINGS, ListedFinding
 
-__all__ = ["Meaning", "meanings"]
-
 
 class Meaning(msgspec.Struct, frozen=True):
     """What one code means, and where that comes from."""

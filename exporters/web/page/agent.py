@@ -10,8 +10,6 @@ from nodevet.checks.core.model import AgentInfo, CheckRun, Outcome, ReaderState,
 from nodevet.checks.engine.modes import closing
 from nodevet.exporters.format import age, duration, moment, words
 
-__all__ = ["AgentSection", "agent_section"]
-
 _OUTCOMES = (Outcome.PASS, Outcome.WARN, Outcome.FAIL, Outcome.UNMEASURED, Outcome.SKIPPED)
 _QUIET = frozenset({ReaderState.ABSENT, ReaderState.STARTING, ReaderState.RELEASED, ReaderState.STOPPED})
 

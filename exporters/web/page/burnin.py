@@ -8,8 +8,6 @@ from nodevet.checks.core.model import Result, ResultState, Snapshot
 from nodevet.checks.engine.completeness import last_proof
 from nodevet.exporters.format import ABSENT, age, bar_length, counted, moment, number, percent, rate_unit
 
-__all__ = ["LoadSection", "load_section"]
-
 MAXIMUM_RESULTS = 128
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from nodevet.checks.core.model import Failure, Instant, Reading, ReadingStatus, Snapshot
 from nodevet.exporters.metrics.quantity import STALE_MINIMUM_SECONDS, STALE_ROUNDS
 
-__all__ = ["CurrentReadings", "number_of"]
-
 
 class CurrentReadings:
     """Answers what a device reads now; a reading that has grown old is not an answer."""

@@ -24,8 +24,6 @@ from nodevet.exporters.format import age, bar_length, bytes_of, counted, duratio
 from .current import CurrentReadings, number_of
 from .findings import ListedFinding
 
-__all__ = ["MAXIMUM_DEVICES", "DevicesSection", "devices_sections"]
-
 MAXIMUM_DEVICES = 64
 SENSORS_SHOWN = 2
 

@@ -7,8 +7,6 @@ import msgspec
 from nodevet.checks.core.model import Snapshot
 from nodevet.exporters.format import age, counted
 
-__all__ = ["EventsSection", "events_section"]
-
 MAXIMUM_EVENTS = 40
 
 

@@ -11,8 +11,6 @@ from nodevet.checks.engine.acknowledgement import is_word
 from nodevet.checks.engine.explanation import ACTIONS, ending
 from nodevet.exporters.format import age, amount, counted, moment, words
 
-__all__ = ["MAXIMUM_FINDINGS", "FindingsSection", "ListedFinding", "findings_section", "listed_findings"]
-
 MAXIMUM_FINDINGS = 60
 """Findings that are written out; a machine with more has one trouble, and the API lists the rest."""
 

@@ -13,8 +13,6 @@ from nodevet.exporters.format import counted
 from .current import CurrentReadings, number_of
 from .findings import ListedFinding
 
-__all__ = ["LinkMap", "link_maps"]
-
 MAXIMUM_ROWS = 64
 MAXIMUM_PORTS = 64
 

@@ -28,8 +28,6 @@ from .findings import FindingsSection, findings_section, listed_findings
 from .links import LinkMap, link_maps
 from .verdict import Banner, VerdictSection, banners, staleness, tallies, verdict_section
 
-__all__ = ["LONGEST_TEXT", "StatusPage"]
-
 SHORTEST_REFRESH_SECONDS = 5
 STARTING_REFRESH_SECONDS = 2
 

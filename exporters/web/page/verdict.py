@@ -24,8 +24,6 @@ from nodevet.exporters.format import age, counted, duration, moment, number
 
 from .findings import ListedFinding
 
-__all__ = ["Banner", "VerdictSection", "banners", "staleness", "tallies", "verdict_section"]
-
 STALE_ROUNDS = 3
 STALE_MINIMUM_SECONDS = 30.0
 """A judgement older than both is history: the agent judges every round, whether anything changed or not."""
