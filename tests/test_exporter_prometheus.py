@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import re
 import subprocess
 from collections import Counter
@@ -651,3 +652,10 @@ def test_every_quantity_is_in_the_reference_page(repository: Path, key: str) -> 
     """A new quantity gets its line in the table of metrics."""
     reference = (repository / "docs" / "reference" / "metrics.md").read_text()
     assert re.search(rf"`nodevet_{key}(_total)?`", reference)
+
+
+def test_every_declared_metric_is_in_the_reference_page(repository: Path) -> None:
+    """A row that no page shows is one that nobody makes."""
+    reference = (repository / "docs" / "reference" / "metrics.md").read_text()
+    rows = csv.DictReader((repository / "exporters" / "metrics" / "families.csv").read_text().splitlines())
+    assert [row["name"] for row in rows if f"| `nodevet_{row['name']}" not in reference] == []

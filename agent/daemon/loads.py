@@ -15,7 +15,8 @@ from nodevet.agent.load.recorder import LoadRecorder
 from nodevet.agent.services.protocol import Service
 from nodevet.agent.simulated.prober import SimulatedProber
 from nodevet.checks.core.model import AgentInfo, Instant, Result, Snapshot
-from nodevet.exporters.documents.schema import BurnInDocument, burn_in_document
+from nodevet.exporters.documents.schema import burn_in_document
+from nodevet.exporters.documents.types import BurnInDocument
 
 from .event_log import EventLog
 from .ingest import Ingest

@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from enum import StrEnum
+from pathlib import Path
 
 import msgspec
 
 from .errors import ModelError
+from .tables import read_table
 
 
 class PartKind(StrEnum):
@@ -25,37 +27,15 @@ class PartKind(StrEnum):
     ENGINE = "engine"
 
 
-PART_NAMES: dict[PartKind, frozenset[str]] = {
-    PartKind.DEVICE: frozenset({""}),
-    PartKind.SENSOR: frozenset({"core", "memory", "hotspot", "edge", "package", "inlet", "other"}),
-    PartKind.LINK: frozenset({""}),
-    PartKind.MEMORY_BLOCK: frozenset({"dram", "sram", "l1", "l2", "register", "texture", "cbu", "controller"}),
-    PartKind.CLOCK: frozenset({"sm", "memory", "graphics", "video", "core"}),
-    PartKind.REASON: frozenset(
-        {
-            "idle",
-            "applications_clocks",
-            "power_cap",
-            "hardware_slowdown",
-            "sync_boost",
-            "software_thermal",
-            "hardware_thermal",
-            "power_brake",
-            "display_clocks",
-            "board_limit",
-            "low_utilization",
-            "reliability",
-            "core",
-            "package",
-            "processor_hot",
-            "socket_thermal",
-            "memory_thermal",
-            "regulator_thermal",
-        }
-    ),
-    PartKind.PCIE: frozenset({""}),
-    PartKind.POWER_SCOPE: frozenset({"device", "module", "memory"}),
-    PartKind.ENGINE: frozenset({"compute", "copy", "video", "fabric"}),
+class _Names(msgspec.Struct, frozen=True):
+    """A row of ``parts.csv``: what parts of a kind may be called."""
+
+    kind: PartKind
+    names: tuple[str, ...]
+
+
+PART_NAMES: dict[PartKind, frozenset[str]] = dict.fromkeys(PartKind, frozenset({""})) | {
+    row.kind: frozenset(row.names) for row in read_table(Path(__file__).with_name("parts.csv"), _Names)
 }
 """The closed set of names per kind. ``vendor:xyz`` is open, and so is any address of PCI Express."""
 

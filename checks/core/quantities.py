@@ -41,7 +41,9 @@ class Quantity(msgspec.Struct, frozen=True):
 
     Those ``judged_by_hour`` also count how far they grew within the last one. Parts ``never_zero`` have no value of
     exactly 0 while they answer: it is what an empty register or a sensor that died reads. A chip that answers is warmer
-    than the air that cools it, and a board draws some power and has no limit of 0.
+    than the air that cools it, and a board draws some power and has no limit of 0. A page of metrics without detail
+    has the parts ``shown``, ``*`` for all of them, and none has the ``hidden`` ones, which tell nothing of whether a
+    node is fit.
     """
 
     key: str
@@ -51,6 +53,8 @@ class Quantity(msgspec.Struct, frozen=True):
     bounds: Bounds | None = None
     states: tuple[str, ...] = ()
     exported: bool = True
+    shown: tuple[str, ...] = ()
+    hidden: tuple[str, ...] = ()
     judged_by_growth: bool = False
     judged_by_hour: bool = False
     never_zero: tuple[str, ...] = ()
@@ -96,6 +100,8 @@ class _Quantity(msgspec.Struct, frozen=True):
     part: PartKind
     bounds: str | None
     exported: bool
+    shown: tuple[str, ...]
+    hidden: tuple[str, ...]
     judged_by_growth: bool
     judged_by_hour: bool
     never_zero: tuple[str, ...]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
 from nodevet.checks.core.guard import Guard
+from nodevet.checks.core.tables import read_table
 
 PREFIX = "nodevet_"
 
@@ -31,16 +33,30 @@ Maker = tuple[str, Callable[[], Iterable[Family]]]
 """What a few metrics are made by, with the name under which a failure of it is told."""
 
 
-def gauge(name: str, description: str, labels: tuple[str, ...], samples: Mapping[LabelValues, Value | None]) -> Family:
-    """Return a gauge with our prefix; samples that are None were not measured and are left out."""
-    return Family(PREFIX + name, "gauge", description, labels, _measured(samples))
+class _Declared(msgspec.Struct, frozen=True):
+    """A row of ``families.csv``: a metric that is no quantity."""
+
+    name: str
+    kind: str
+    labels: tuple[str, ...]
+    help: str
 
 
-def counter(
-    name: str, description: str, labels: tuple[str, ...], samples: Mapping[LabelValues, Value | None]
+_DECLARED = {row.name: row for row in read_table(Path(__file__).with_name("families.csv"), _Declared)}
+
+
+def family(name: str, samples: Mapping[LabelValues, Value | None], *, unit: str = "") -> Family:
+    """Return the metric that ``families.csv`` calls *name*, one per *unit* where it has some."""
+    row = _DECLARED[name]
+    return measured(f"{name}_{unit}" if unit else name, row.kind, row.help, row.labels, samples)
+
+
+def measured(
+    name: str, kind: str, description: str, labels: tuple[str, ...], samples: Mapping[LabelValues, Value | None]
 ) -> Family:
-    """Return a counter with our prefix; the page adds ``_total``."""
-    return Family(PREFIX + name, "counter", description, labels, _measured(samples))
+    """Return a metric with our prefix; samples that are None were not measured and are left out."""
+    known = {values: value for values, value in samples.items() if value is not None}
+    return Family(PREFIX + name, kind, description, labels, known)
 
 
 def kept(guard: Guard | None, name: str, work: Callable[[], Made], otherwise: Made) -> Made:
@@ -49,7 +65,3 @@ def kept(guard: Guard | None, name: str, work: Callable[[], Made], otherwise: Ma
     Without a guard whatever it raises is raised.
     """
     return guard.run(name, work, lambda: otherwise) if guard else work()
-
-
-def _measured(samples: Mapping[LabelValues, Value | None]) -> dict[LabelValues, Value]:
-    return {labels: value for labels, value in samples.items() if value is not None}

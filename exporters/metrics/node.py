@@ -21,14 +21,10 @@ from nodevet.checks.core.model import (
 from nodevet.checks.engine.acknowledgement import is_word
 from nodevet.checks.engine.modes import closing
 
-from .family import Family, LabelValues, Maker, Value, counter, gauge
+from .family import Family, LabelValues, Maker, Value, family
 
 _PLAIN_LIMIT_UNITS = ("celsius", "watts")
 _LIMIT_UNITS = ("celsius", "watts", "hertz", "bytes", "seconds", "ratio", "bytes_per_second", "flops_per_second")
-
-_FAULT = ("code", "device")
-_EPISODE = ("check", "code", "device", "fault_class", "outcome", "action", "state")
-_IDENTITY = ("device", "kind", "vendor", "model", "uuid", "pci", "serial", "driver")
 
 
 def node_makers(snapshot: Snapshot, *, detail: bool) -> Iterator[Maker]:
@@ -52,129 +48,60 @@ def _states(current: State, *labels: str) -> dict[LabelValues, Value | None]:
 
 def _agent(snapshot: Snapshot) -> Iterator[Family]:
     agent = snapshot.agent
-    yield gauge("build_info", "Version of the agent that serves this page.", ("version",), {(agent.version,): 1})
-    yield gauge(
-        "node_info",
-        "Name of the node as the agent knows it, how much of it is judged, and whether it is a simulation.",
-        ("node", "scope", "simulated"),
-        {(snapshot.node, snapshot.scope, str(snapshot.simulated).lower()): 1},
-    )
-    yield gauge(
-        "agent_configuration_info",
-        "Digests of the configuration and of the rules in force.",
-        ("configuration", "rules"),
-        {(agent.configuration_digest, agent.rules_digest): 1},
-    )
-    plain: tuple[tuple[str, str, Value], ...] = (
-        ("agent_start_timestamp_seconds", "When the agent started.", agent.started.wall_seconds),
-        ("agent_interval_seconds", "Time between two rounds of reading.", agent.interval_seconds),
-        ("agent_ready", "Whether the first round is complete.", agent.ready),
-        ("probing", "Whether a load of the agent may run on the devices now.", agent.probing),
-        (
-            "configuration_last_reload_successful",
-            "Whether the configuration that was read last is in force.",
-            agent.configuration_accepted,
-        ),
-        ("snapshot_timestamp_seconds", "When the state on this page was judged.", snapshot.time.wall_seconds),
-        ("snapshot_generation", "Number of the judgement on this page, counted by the agent.", snapshot.generation),
-        ("simulated", "Whether this node is a simulation.", snapshot.simulated),
-    )
-    for name, description, value in plain:
-        yield gauge(name, description, (), {(): value})
-    yield gauge(
-        "output_success",
-        "Whether the last write of the store, and of the state file that a prolog reads, succeeded.",
-        ("output",),
-        {("store",): not agent.store, ("state_file",): not agent.state_file},
-    )
-    yield counter(
-        "log_dropped_lines",
-        "Lines of the agent's log that were dropped because their reader did not take them.",
-        (),
-        {(): agent.dropped_log_lines},
-    )
-    yield counter(
-        "http_refused_connections",
-        "Connections to the agent that were closed unanswered: incomplete, or too many at once.",
-        (),
-        {(): agent.refused_connections},
-    )
+    yield family("build_info", {(agent.version,): 1})
+    yield family("node_info", {(snapshot.node, snapshot.scope, str(snapshot.simulated).lower()): 1})
+    yield family("agent_configuration_info", {(agent.configuration_digest, agent.rules_digest): 1})
+    plain: dict[str, Value] = {
+        "agent_start_timestamp_seconds": agent.started.wall_seconds,
+        "agent_interval_seconds": agent.interval_seconds,
+        "agent_ready": agent.ready,
+        "probing": agent.probing,
+        "configuration_last_reload_successful": agent.configuration_accepted,
+        "snapshot_timestamp_seconds": snapshot.time.wall_seconds,
+        "snapshot_generation": snapshot.generation,
+        "simulated": snapshot.simulated,
+    }
+    for name, value in plain.items():
+        yield family(name, {(): value})
+    yield family("output_success", {("store",): not agent.store, ("state_file",): not agent.state_file})
+    yield family("log_dropped_lines", {(): agent.dropped_log_lines})
+    yield family("http_refused_connections", {(): agent.refused_connections})
 
 
 def _own_use(use: OwnUse) -> Iterator[Family]:
     """Yield what the agent's process took when this page was judged; what could not be read is left out."""
-    gauges: tuple[tuple[str, str, Value | None], ...] = (
-        ("resident_memory_bytes", "Memory of the agent's process, shared pages counted whole.", use.resident_bytes),
-        (
-            "proportional_memory_bytes",
-            "Memory of the agent's process, shared pages counted in parts (PSS).",
-            use.proportional_bytes,
-        ),
-        ("open_file_descriptors", "File descriptors that the agent's process has open.", use.open_descriptors),
-        ("threads", "Threads of the agent's process.", use.threads),
-    )
-    for name, description, value in gauges:
-        yield gauge(f"agent_{name}", description, (), {(): value})
-    yield counter(
-        "agent_cpu_seconds", "Processor time of the agent's process, user and system.", (), {(): use.cpu_seconds}
-    )
+    yield family("agent_resident_memory_bytes", {(): use.resident_bytes})
+    yield family("agent_proportional_memory_bytes", {(): use.proportional_bytes})
+    yield family("agent_open_file_descriptors", {(): use.open_descriptors})
+    yield family("agent_threads", {(): use.threads})
+    yield family("agent_cpu_seconds", {(): use.cpu_seconds})
 
 
 def _gate(snapshot: Snapshot) -> Iterator[Family]:
     agent = snapshot.agent
-    yield counter(
-        "gate_decisions",
-        "What the prologs of jobs decided, over restarts of the agent.",
-        ("decision",),
-        {(name,): count for name, count in agent.gate_decisions.items()},
-    )
-    yield gauge("jobs", "Jobs that claim this node: begun by a prolog, not ended by an epilog.", (), {(): agent.jobs})
+    yield family("gate_decisions", {(name,): count for name, count in agent.gate_decisions.items()})
+    yield family("jobs", {(): agent.jobs})
     age = agent.oldest_job_seconds
-    yield gauge(
-        "oldest_job_timestamp_seconds",
-        "When the oldest claim of a job was made; one that outlives its job keeps the agent's probe away.",
-        (),
-        {(): None if age is None else round(snapshot.time.wall_seconds - age)},
-    )
+    yield family("oldest_job_timestamp_seconds", {(): None if age is None else round(snapshot.time.wall_seconds - age)})
 
 
 def _verdicts(snapshot: Snapshot) -> Iterator[Family]:
     verdict = snapshot.verdict
-    yield gauge("node_state", "Verdict of the node, 1 for the state it is in.", ("state",), _states(verdict.state))
-    yield gauge(
-        "node_hard_fault", "Whether the verdict rests on a fault that needs one look only.", (), {(): verdict.hard}
-    )
-    yield gauge(
-        "gate_closed",
-        "Whether faults close the gate: the prolog, where one is installed, keeps jobs off this node or its device.",
-        (),
-        {(): bool(closing(snapshot))},
-    )
-    yield gauge(
-        "gate_mode_info",
-        "How far a hard fault may reach at this site: observe, gate or drain.",
-        ("mode",),
-        {(snapshot.modes.site.value,): 1},
-    )
+    yield family("node_state", _states(verdict.state))
+    yield family("node_hard_fault", {(): verdict.hard})
+    yield family("gate_closed", {(): bool(closing(snapshot))})
+    yield family("gate_mode_info", {(snapshot.modes.site.value,): 1})
     oldest = verdict.oldest_evidence
-    yield gauge(
-        "node_oldest_evidence_timestamp_seconds",
-        "When the oldest reading was taken that the verdict rests on.",
-        (),
-        {(): oldest.wall_seconds if oldest else None},
-    )
+    yield family("node_oldest_evidence_timestamp_seconds", {(): oldest.wall_seconds if oldest else None})
 
 
 def _devices(snapshot: Snapshot) -> Iterator[Family]:
     states: dict[LabelValues, Value | None] = {}
     for device, judged in snapshot.device_verdicts.items():
         states.update(_states(judged.state, device))
-    yield gauge("device_state", "Verdict of a device, 1 for the state it is in.", ("device", "state"), states)
-    yield gauge(
-        "device_info",
-        "Identity of a device.",
-        _IDENTITY,
-        {_identity(device): 1 for device in snapshot.devices if device.kind is not DeviceKind.NODE},
+    yield family("device_state", states)
+    yield family(
+        "device_info", {_identity(device): 1 for device in snapshot.devices if device.kind is not DeviceKind.NODE}
     )
 
 
@@ -205,22 +132,10 @@ def _episodes(snapshot: Snapshot) -> Iterator[Family]:
         key = (episode.key.code, episode.key.device)
         seen[key] = seen.get(key, 0) + episode.count
         opened[key] = min(opened.get(key) or episode.opened.wall_seconds, episode.opened.wall_seconds)
-    yield gauge(
-        "episodes",
-        "Faults that are not cleared, by where they stand.",
-        ("state",),
-        {(state.value,): n for state, n in counted.items() if state is not EpisodeState.CLEARED},
-    )
-    yield gauge("episode_active", "A fault that is not cleared, present while it lasts.", _EPISODE, active)
-    yield counter(
-        "episode_occurrences", "Times that a fault that is not cleared was seen, over its parts.", _FAULT, seen
-    )
-    yield gauge(
-        "episode_opened_timestamp_seconds",
-        "When a fault that is not cleared was seen first, over its parts.",
-        _FAULT,
-        opened,
-    )
+    yield family("episodes", {(state.value,): n for state, n in counted.items() if state is not EpisodeState.CLEARED})
+    yield family("episode_active", active)
+    yield family("episode_occurrences", seen)
+    yield family("episode_opened_timestamp_seconds", opened)
 
 
 def _acknowledged(snapshot: Snapshot) -> Iterator[Family]:
@@ -238,21 +153,9 @@ def _acknowledged(snapshot: Snapshot) -> Iterator[Family]:
         if episode.until is not None:
             end = episode.until.wall_seconds
             ends[key] = min(ends.get(key, end), end)
-    yield gauge(
-        "acknowledged_episodes",
-        "Faults that a person acknowledged, by who and why; state absent: not there now, and a return is covered.",
-        (*_FAULT, "actor", "note", "state"),
-        numbers,
-    )
-    yield gauge(
-        "acknowledgement_timestamp_seconds", "When a person acknowledged a fault last, over parts.", _FAULT, said
-    )
-    yield gauge(
-        "acknowledgement_expiry_timestamp_seconds",
-        "When the first acknowledgement of a fault ends, over parts.",
-        _FAULT,
-        ends,
-    )
+    yield family("acknowledged_episodes", numbers)
+    yield family("acknowledgement_timestamp_seconds", said)
+    yield family("acknowledgement_expiry_timestamp_seconds", ends)
 
 
 def _episode_labels(episode: Episode) -> LabelValues:
@@ -269,39 +172,17 @@ def _episode_labels(episode: Episode) -> LabelValues:
 
 def _events(snapshot: Snapshot) -> Iterator[Family]:
     counts = {(event.code, event.device, event.fault_class.value): event for event in snapshot.events}
-    yield counter(
-        "events",
-        "Events that the kernel log or a driver told, by code; one log line that repeats another is not counted.",
-        (*_FAULT, "fault_class"),
-        {labels: event.count for labels, event in counts.items()},
-    )
-    yield gauge(
-        "event_last_timestamp_seconds",
-        "When the last event of a code was told.",
-        (*_FAULT, "fault_class"),
-        {labels: event.last.wall_seconds for labels, event in counts.items()},
-    )
+    yield family("events", {labels: event.count for labels, event in counts.items()})
+    yield family("event_last_timestamp_seconds", {labels: event.last.wall_seconds for labels, event in counts.items()})
 
 
 def _checks(snapshot: Snapshot) -> Iterator[Family]:
     """Yield two series for each check: more of them would make a page grow with every check that is added."""
     runs = {(run.check,): run for run in snapshot.checks}
-    yield gauge(
-        "check_success",
-        "Whether the last run of the check came to its end.",
-        ("check",),
-        {labels: run.success for labels, run in runs.items()},
-    )
-    yield gauge(
-        "check_duration_seconds",
-        "Duration of the last run of the check.",
-        ("check",),
-        {labels: run.duration_seconds for labels, run in runs.items()},
-    )
-    yield gauge(
+    yield family("check_success", {labels: run.success for labels, run in runs.items()})
+    yield family("check_duration_seconds", {labels: run.duration_seconds for labels, run in runs.items()})
+    yield family(
         "findings",
-        "Findings of the last judgement that did not pass, by outcome.",
-        ("outcome",),
         {
             (outcome.value,): sum(run.outcomes.get(outcome.value, 0) for run in snapshot.checks)
             for outcome in (Outcome.WARN, Outcome.FAIL, Outcome.UNMEASURED)
@@ -322,12 +203,7 @@ def _limits(snapshot: Snapshot, units: tuple[str, ...]) -> Iterator[Family]:
         known = by_unit[limit.unit].get(labels)
         by_unit[limit.unit][labels] = limit.value if known is None else _stricter(finding, known)
     for unit, samples in by_unit.items():
-        yield gauge(
-            f"limit_{unit}",
-            "Limit in force: broken where the value stands to it as op says.",
-            ("check", "code", "op", "model"),
-            samples,
-        )
+        yield family("limit", samples, unit=unit)
 
 
 def _stricter(finding: Finding, known: Value) -> Value:
@@ -339,16 +215,9 @@ def _stricter(finding: Finding, known: Value) -> Value:
 
 def _readers(snapshot: Snapshot) -> Iterator[Family]:
     present = {(reader.backend,): reader for reader in snapshot.readers if reader.state is not ReaderState.ABSENT}
-    yield gauge(
-        "reader_up",
-        "Whether the process that reads a backend answers; backends without devices are left out.",
-        ("backend",),
-        {labels: reader.state is ReaderState.RUNNING for labels, reader in present.items()},
-    )
-    yield gauge(
+    yield family("reader_up", {labels: reader.state is ReaderState.RUNNING for labels, reader in present.items()})
+    yield family(
         "reader_state",
-        "How the reader of a backend is doing, 1 for the state it is in; backends without devices are left out.",
-        ("backend", "state"),
         {
             (reader.backend, state.value): reader.state is state
             for reader in present.values()
@@ -356,21 +225,9 @@ def _readers(snapshot: Snapshot) -> Iterator[Family]:
             if state is not ReaderState.ABSENT
         },
     )
-    yield counter(
-        "reader_starts",
-        "Times that the reader of a backend was started.",
-        ("backend",),
-        {labels: reader.starts for labels, reader in present.items()},
-    )
-    yield counter(
-        "reader_hangs",
-        "Times that the reader of a backend did not answer before its deadline.",
-        ("backend",),
-        {labels: reader.hangs for labels, reader in present.items()},
-    )
-    yield gauge(
+    yield family("reader_starts", {labels: reader.starts for labels, reader in present.items()})
+    yield family("reader_hangs", {labels: reader.hangs for labels, reader in present.items()})
+    yield family(
         "reader_last_round_timestamp_seconds",
-        "When the reader of a backend completed a round last.",
-        ("backend",),
         {labels: reader.last_round.wall_seconds for labels, reader in present.items() if reader.last_round},
     )

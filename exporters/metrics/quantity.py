@@ -9,7 +9,7 @@ from functools import lru_cache, partial
 from nodevet.checks.core.model import Part, PartKind, Reading, ReadingStatus, Snapshot
 from nodevet.checks.core.quantities import QUANTITIES, Quantity, QuantityKind
 
-from .family import Family, LabelValues, Maker, Value, counter, gauge
+from .family import Family, LabelValues, Maker, Value, family, measured
 
 STALE_ROUNDS = 3
 STALE_MINIMUM_SECONDS = 180.0
@@ -30,49 +30,6 @@ _DEVICE = ("device",)
 
 _SUMMED_PARTS = frozenset({PartKind.LINK, PartKind.MEMORY_BLOCK})
 
-_ANY = frozenset({"*"})
-_HELD_DOWN = frozenset(
-    {
-        "power_cap",
-        "hardware_slowdown",
-        "software_thermal",
-        "hardware_thermal",
-        "power_brake",
-        "core",
-        "package",
-        "processor_hot",
-        "socket_thermal",
-        "memory_thermal",
-        "regulator_thermal",
-    }
-)
-
-_DEFAULT: Mapping[str, frozenset[str]] = {
-    "temperature_celsius": _ANY,
-    "temperature_margin_celsius": _ANY,
-    "power_watts": frozenset({"device"}),
-    "clock_hertz": frozenset({"sm", "core", "graphics"}),
-    "throttle_seconds": _HELD_DOWN,
-    "throttle_events": _ANY,
-    "ecc_corrected_errors": _ANY,
-    "ecc_uncorrected_errors": _ANY,
-    "ecc_deferred_errors": _ANY,
-    "link_crc_errors": _ANY,
-    "utilization_ratio": frozenset({"compute"}),
-    "memory_total_bytes": _ANY,
-    "memory_used_bytes": _ANY,
-    "memory_available_bytes": _ANY,
-    "load_average_ratio": _ANY,
-}
-"""What a page without detail shows: quantity to the names of its parts."""
-
-_NEVER: Mapping[str, frozenset[str]] = {
-    "clock_hertz": frozenset({"video"}),
-    "clock_maximum_hertz": frozenset({"video"}),
-    "throttle_active": frozenset({"idle", "display_clocks", "applications_clocks", "sync_boost"}),
-}
-"""What no page shows, because it tells nothing of whether a node is fit."""
-
 Readings = dict[tuple[str, str, int | None], Reading]
 """The newest readings of one quantity by device, name of the part and its index."""
 
@@ -80,7 +37,7 @@ Readings = dict[tuple[str, str, int | None], Reading]
 def quantity_makers(snapshot: Snapshot, *, detail: bool) -> Iterator[Maker]:
     """Yield what was read lately: counts of readings, links by device, and every quantity that the page shows."""
     statuses = dict.fromkeys(ReadingStatus, 0)
-    shown = {key for key, quantity in QUANTITIES.items() if quantity.exported and (detail or key in _DEFAULT)}
+    shown = {key for key, quantity in QUANTITIES.items() if quantity.exported and (detail or quantity.shown)}
     taken: dict[str, Readings] = {key: {} for key in (*shown, "link_active")}
     for sample in sorted(snapshot.samples, key=lambda sample: sample.time.wall_seconds):
         age = snapshot.time.seconds_since(sample.time)
@@ -101,11 +58,6 @@ def quantity_makers(snapshot: Snapshot, *, detail: bool) -> Iterator[Maker]:
             yield f"metrics: {key}", partial(_quantity, quantity, taken[key], detail=detail)
 
 
-def shown_by_default(key: str) -> bool:
-    """Return whether a page without detail shows the quantity *key*."""
-    return key in _DEFAULT
-
-
 def summed_by_default(quantity: Quantity) -> bool:
     """Return whether a page without detail shows *quantity* as one sum per device."""
     return quantity.part in _SUMMED_PARTS
@@ -117,12 +69,7 @@ def part_label(kind: PartKind) -> str | None:
 
 
 def _statuses(statuses: Mapping[ReadingStatus, int]) -> Iterator[Family]:
-    yield gauge(
-        "readings",
-        "Readings of the last rounds, by how they went.",
-        ("status",),
-        {(status.value,): count for status, count in statuses.items()},
-    )
+    yield family("readings", {(status.value,): count for status, count in statuses.items()})
 
 
 def _link_counts(readings: Readings) -> Iterator[Family]:
@@ -131,38 +78,35 @@ def _link_counts(readings: Readings) -> Iterator[Family]:
         device for (device, _, _), reading in readings.items() if reading.status is not ReadingStatus.UNSUPPORTED
     )
     told = {device: links[device] for device, value in up.items() if value is not None}
-    yield gauge("links", "Links that the device has.", _DEVICE, _by_device(told))
-    yield gauge(
-        "links_up",
-        "Links of the device that are up; left out where one of them could not be read.",
-        _DEVICE,
-        _by_device(up),
-    )
+    yield family("links", _by_device(told))
+    yield family("links_up", _by_device(up))
 
 
 def _quantity(quantity: Quantity, readings: Readings, *, detail: bool) -> Iterator[Family]:
     if quantity.kind is QuantityKind.TEXT:
         return
-    of_kind = counter if quantity.kind is QuantityKind.COUNTER else gauge
+    labels: tuple[str, ...] = _DEVICE
     if quantity.kind is QuantityKind.STATE:
-        yield of_kind(quantity.key, quantity.help, (*_DEVICE, "state"), _state_samples(quantity, readings))
+        labels, samples = (*_DEVICE, "state"), _state_samples(quantity, readings)
     elif summed_by_default(quantity) and not detail:
-        yield of_kind(quantity.key, quantity.help, _DEVICE, _by_device(_sums(readings)))
+        samples = _by_device(_sums(readings))
     else:
         labels, samples = _part_samples(quantity, readings, detail=detail)
-        yield of_kind(quantity.key, quantity.help, labels, samples)
+    kind = "counter" if quantity.kind is QuantityKind.COUNTER else "gauge"
+    yield measured(quantity.key, kind, quantity.help, labels, samples)
 
 
 def _part_samples(
     quantity: Quantity, readings: Readings, *, detail: bool
 ) -> tuple[tuple[str, ...], dict[LabelValues, Value | None]]:
     """Return the names of the labels and the samples; where no part has a name, the device alone is a label."""
-    shown = _ANY if detail else _DEFAULT[quantity.key]
-    never = _NEVER.get(quantity.key, frozenset())
+    is_whole = detail or "*" in quantity.shown
     values: dict[LabelValues, Value | None] = {
         (device, _part_name(reading.part)): reading.value
         for (device, name, _), reading in readings.items()
-        if isinstance(reading.value, (int, float)) and name not in never and (shown is _ANY or name in shown)
+        if isinstance(reading.value, (int, float))
+        and name not in quantity.hidden
+        and (is_whole or name in quantity.shown)
     }
     if any(part for _, part in values):
         return (*_DEVICE, _PART_LABEL.get(quantity.part, "part")), values

@@ -8,62 +8,38 @@ from nodevet.checks.core.model import NODE, Result, ResultState, Snapshot, State
 from nodevet.checks.engine.completeness import last_proof, standing_wrong
 from nodevet.checks.engine.retest import is_passed_retest
 
-from .family import Family, LabelValues, gauge
+from .family import Family, LabelValues, family
 
 _FIGURES = (
-    ("tflops_median", 1e12, "flops_per_second", True, "Median rate of the last finished burn-in of this workload."),
-    ("efficiency_ratio", 1, "efficiency_ratio", True, "Rate of the last finished burn-in over the theoretical peak."),
-    (
-        "mismatches",
-        1,
-        "mismatches",
-        True,
-        "Wrong matrix products of the last finished burn-in, or of one before that no re-test has disproved.",
-    ),
-    ("gemms_verified", 1, "gemms_verified", False, "Matrix products of the last finished burn-in that were verified."),
+    ("tflops_median", 1e12, "burnin_flops_per_second", True),
+    ("efficiency_ratio", 1, "burnin_efficiency_ratio", True),
+    ("mismatches", 1, "burnin_mismatches", True),
+    ("gemms_verified", 1, "burnin_gemms_verified", False),
 )
-"""Figure of a result, what brings it to a base unit, its name here, whether a default page has it, and its help."""
-
-
-_LABELS = ("workload", "device", "dtype")
+"""Figure of a result, what brings it to a base unit, its metric, and whether a default page has it."""
 
 
 def result_metrics(snapshot: Snapshot, *, detail: bool) -> Iterator[Family]:
     """Yield the last burn-in of each workload, device and number format."""
     standing = _standing(snapshot)
     newest = snapshot.results  # in the order in which they came, whatever the wall clock says
-    yield gauge(
+    yield family(
         "burnin_passed",
-        "Whether the last burn-in finished, found its planted faults and nothing wrong, and disproved what was before.",
-        _LABELS,
         {_labels(result): is_passed_retest(result) for result in newest} | dict.fromkeys(standing, False),
     )
     if newest:
-        yield gauge(
-            "burnin_complete",
-            "Whether the last burn-in verified all of its plan to the end, and no wrong result stands undisproved.",
-            (),
-            {(): last_proof(newest, snapshot.episodes).state is State.OK},
-        )
+        yield family("burnin_complete", {(): last_proof(newest, snapshot.episodes).state is State.OK})
     finished = {_labels(result): result for result in newest if result.state is ResultState.FINISHED}
     # Found is found: a wrong result counts although its load was stopped or died.
     last = finished | {_labels(result): result for result in newest if result.metric("mismatches")}
-    for figure, scale, name, by_default, description in _FIGURES:
+    for figure, scale, name, by_default in _FIGURES:
         if by_default or detail:
             found = {labels: result.metric(figure) for labels, result in last.items()}
             if figure == "mismatches":
                 found |= {labels: wrong for labels, wrong in standing.items() if not found.get(labels)}
-            yield gauge(
-                f"burnin_{name}",
-                description,
-                _LABELS,
-                {labels: value * scale for labels, value in found.items() if value is not None},
-            )
-    yield gauge(
-        "burnin_finished_timestamp_seconds",
-        "When the last finished burn-in of this workload ended.",
-        _LABELS,
-        {labels: result.ended.wall_seconds for labels, result in finished.items()},
+            yield family(name, {labels: value * scale for labels, value in found.items() if value is not None})
+    yield family(
+        "burnin_finished_timestamp_seconds", {labels: result.ended.wall_seconds for labels, result in finished.items()}
     )
 
 

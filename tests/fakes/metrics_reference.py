@@ -12,7 +12,7 @@ from nodevet.checks.core.quantities import QUANTITIES, QuantityKind
 from nodevet.exporters.metrics.family import PREFIX, Family, Maker
 from nodevet.exporters.metrics.node import node_makers
 from nodevet.exporters.metrics.prometheus import families
-from nodevet.exporters.metrics.quantity import part_label, shown_by_default, summed_by_default
+from nodevet.exporters.metrics.quantity import part_label, summed_by_default
 from nodevet.exporters.metrics.result import result_metrics
 from nodevet.exporters.metrics.scheduler import scheduler_metrics
 
@@ -107,7 +107,7 @@ def _quantity_rows() -> Iterator[str]:
             continue
         second = "state" if quantity.kind is QuantityKind.STATE else part_label(quantity.part)
         labels = ["device", *([second] if second else [])]
-        mark = "" if shown_by_default(key) else " *detail*"
+        mark = "" if quantity.shown else " *detail*"
         mark = " *summed*" if not mark and summed_by_default(quantity) else mark
         kind = "counter" if quantity.kind is QuantityKind.COUNTER else "gauge"
         yield _row(f"{PREFIX}{key}", kind, labels, quantity.help + mark)
