@@ -19,29 +19,23 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
+import msgspec
+
 from nodevet.checks.core.errors import BusyError, StoreError
+from nodevet.checks.reference.tables import load_table
 from nodevet.checks.system.lock import open_lock_file
 
 APPLICATION_ID = 0x6E6F6476
 """``nodv``: tells our database from another application's."""
 
-NETWORK_FILE_SYSTEMS = frozenset(
-    {
-        "afs",
-        "beegfs",
-        "ceph",
-        "cifs",
-        "fuse.ceph",
-        "fuse.glusterfs",
-        "fuse.sshfs",
-        "gpfs",
-        "lustre",
-        "nfs",
-        "nfs4",
-        "smb3",
-        "smbfs",
-    }
-)
+
+class _FileSystem(msgspec.Struct, frozen=True):
+    """A row of reference/network_file_systems.csv: a type of file system, as proc(5) calls it."""
+
+    type: str
+
+
+NETWORK_FILE_SYSTEMS = frozenset(row.type for row in load_table("network_file_systems.csv", _FileSystem))
 
 SQLITE_WAIT_SECONDS = 0.4
 """How long a statement waits for another process's lock; below the second that shutdown allows the store."""

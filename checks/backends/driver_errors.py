@@ -52,6 +52,20 @@ def _rows(library: str) -> Mapping[int, ErrorRow]:
     return {row.code: row for row in load_table("driver_errors.csv", ErrorRow) if row.library == library}
 
 
+class CodeName(msgspec.Struct, frozen=True):
+    """A row of reference/code_names.csv; codes below zero are our own."""
+
+    library: str
+    code: int
+    name: str
+
+
+@lru_cache(maxsize=4)
+def code_names(library: str) -> Mapping[int, str]:
+    """Return in words what the codes of *library* say."""
+    return {row.code: row.name for row in load_table("code_names.csv", CodeName) if row.library == library}
+
+
 def evidence(library: str, code: int, asked: Asked) -> ErrorRow | None:
     """Return what *code* of *library* is evidence for, in a call that *asked* so; None: for nothing."""
     row = _rows(library).get(code)

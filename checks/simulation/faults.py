@@ -8,77 +8,39 @@ from nodevet.checks.reference.tables import load_table
 
 
 class Kind(msgspec.Struct, frozen=True):
-    """A kind of fault: what it stands for, the settings that it takes, and those that it cannot do without.
+    """A row of reference/simulated_kinds.csv: a fault, the settings that it takes, and those that it cannot do without.
 
     One that is ``probed`` shows in nothing but the results of probes; one that is ``logged`` in nothing but the line
     of a driver, which not every vendor's has.
     """
 
+    name: str
+    settings: tuple[str, ...]
+    required: tuple[str, ...]
+    on_links: bool
+    on_accelerators: bool
+    probed: bool
+    logged: bool
     help: str
-    settings: tuple[str, ...] = ()
-    required: tuple[str, ...] = ()
-    on_links: bool = False
-    on_accelerators: bool = False
-    probed: bool = False
-    logged: bool = False
 
 
-KINDS: dict[str, Kind] = {
-    "overheat": Kind("every sensor rises beyond the temperature at which the device slows itself down", ("celsius",)),
-    "throttle": Kind("the hardware holds the clock down", ("ratio",)),
-    "ecc_uncorrected": Kind("memory errors that could not be corrected", ("count",)),
-    "ecc_corrected_storm": Kind("many corrected memory errors", ("per_second",)),
-    "link_down": Kind("a link is down", ("link",), on_links=True, on_accelerators=True),
-    "link_errors": Kind(
-        "a link repeats and loses packets", ("link", "per_second"), on_links=True, on_accelerators=True
-    ),
-    "pcie_narrow": Kind("the PCIe link lost lanes", ("lanes",), on_accelerators=True),
-    "lost": Kind("the device no longer answers", on_accelerators=True),
-    "missing": Kind("the device is not enumerated", on_accelerators=True),
-    "hang": Kind("a call into the driver does not return"),
-    "crash": Kind("the driver's library aborts its process"),
-    "slow": Kind("a probe is slower than before", ("ratio",), probed=True),
-    "wrong_result": Kind("a probe finds wrong results", ("count",), probed=True),
-    "xid": Kind(
-        "the driver logs an XID", ("code", "pid", "process", "text"), ("code",), on_accelerators=True, logged=True
-    ),
-    "kernel_log": Kind("the kernel logs this line; {pci} stands for the device's address", ("text",), ("text",)),
-    "set": Kind(
-        "a quantity reads as given",
-        ("quantity", "part", "value", "status", "detail"),
-        ("quantity",),
-    ),
-}
+KINDS = {row.name: row for row in load_table("simulated_kinds.csv", Kind)}
 """The kinds of faults by name."""
 
-SETTINGS: dict[str, str] = {
-    "celsius": "degrees beyond the reported slowdown (3)",
-    "code": "number of the XID",
-    "count": "how many (1)",
-    "detail": "why there is no value",
-    "lanes": "lanes that are left (8)",
-    "link": "number of the port (0)",
-    "part": 'part of the device, such as "link 17" or "sensor core"; all parts where none is named',
-    "per_second": "rate at which the counter grows",
-    "pid": "process id of the job",
-    "process": "name of the process",
-    "quantity": "name of the quantity, such as `power_limit_watts`",
-    "ratio": "throttle: share of the time (0.9); slow: rate that is left (0.85)",
-    "status": "ok, unsupported, unavailable, denied or error",
-    "text": "words of the line",
-    "value": "what it reads",
-}
-"""What each setting of a fault means, and its default."""
 
-RANGES: dict[str, tuple[int, int]] = {
-    "celsius": (-100, 100),
-    "code": (0, 10_000),
-    "count": (1, 1_000_000),
-    "lanes": (0, 16),
-    "per_second": (0, 1_000_000),
-    "pid": (0, 2**31 - 1),
-    "ratio": (0, 1),
-}
+class Setting(msgspec.Struct, frozen=True):
+    """A row of reference/simulated_settings.csv: what a setting means, its default, and its range."""
+
+    name: str
+    low: int | None
+    high: int | None
+    meaning: str
+
+
+SETTINGS = {row.name: row for row in load_table("simulated_settings.csv", Setting)}
+"""What each setting of a fault means."""
+
+RANGES = {row.name: (row.low, row.high) for row in SETTINGS.values() if row.low is not None and row.high is not None}
 """Least and greatest that a setting may be. How many links there are is told by the profile."""
 
 

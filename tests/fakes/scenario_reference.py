@@ -14,7 +14,7 @@ __all__ = ["scenarios_page"]
 HEAD = """\
 # Scenarios of simulated nodes
 
-<!-- Written by make golden from checks/simulation/faults.py and checks/reference. -->
+<!-- Written by make golden from checks/reference. -->
 
 A scenario is a TOML file for `nodevet agent --simulate PROFILE --scenario FILE`; [how to simulate a
 node](../how-to/simulate-a-node.md) tells what to do with one. A file with a mistake is refused as a whole, each mistake
@@ -49,7 +49,8 @@ def scenarios_page(_repository: Path) -> str:
     lines += ["", *_table(("Kind", "What it stands for", "Settings", "Changes"), map(_kind, KINDS))]
     lines += ["", "A setting in bold is required.", ""]
     lines += _table(
-        ("Setting", "Meaning", "Range"), ((f"`{name}`", text, _range(name)) for name, text in SETTINGS.items())
+        ("Setting", "Meaning", "Range"),
+        ((f"`{name}`", setting.meaning, _range(name)) for name, setting in SETTINGS.items()),
     )
     lines += ["", "A fault that would change nothing on the device that it names is refused.", "", "## Profiles", ""]
     profiles = ((f"`{name}`", load_profile(name).summary) for name in profile_names())

@@ -25,7 +25,7 @@ from typing import Any
 import msgspec
 
 from nodevet.checks.backends.base import BackendError, imported
-from nodevet.checks.backends.driver_errors import Asked, evidence, failed, of_kind
+from nodevet.checks.backends.driver_errors import Asked, code_names, evidence, failed, of_kind
 from nodevet.checks.core.guard import Bug, attempt
 from nodevet.checks.core.model import FailureKind, Part, Reading, ReadingStatus, Scalar
 from nodevet.checks.core.quantities import IMPLAUSIBLE
@@ -37,35 +37,6 @@ NOT_INITIALIZED, DRIVER_NOT_LOADED = 32, 34
 NO_FUNCTION, UNREADABLE, LEFT_OUT = -1, -2, -3
 """Not of the library: this wrapper or library has no such function; the wrapper could not take the answer apart; it
 brought an earlier reader down by what users left about (reference/calls_of_users.csv)."""
-
-CODE_NAMES = {
-    NO_FUNCTION: "this release has no such function",
-    UNREADABLE: "the wrapper could not read the answer",
-    LEFT_OUT: "left out for a while, because what a user did brought the reader down in it: see the agent's log",
-    INVALID: "invalid parameter",
-    NOT_SUPPORTED: "not supported",
-    NOT_YET_IMPLEMENTED: "not implemented yet",
-    4: "a library could not be loaded",
-    6: "libdrm reports an error",
-    7: "the call failed",
-    8: "timeout",
-    9: "try again",
-    10: "no permission",
-    11: "interrupted",
-    12: "input or output error",
-    14: "a file could not be opened",
-    15: "the library was refused memory or resources",
-    18: "the library could open no device, or not build its picture of them",
-    30: "the device is busy",
-    31: "not found",
-    NOT_INITIALIZED: "the library was shut down",
-    DRIVER_NOT_LOADED: "the driver is not loaded",
-    40: "no data",
-    42: "unexpected size",
-    43: "unexpected data",
-    54: "the kernel driver could not be restarted",
-    56: "the EEPROM is corrupted",
-}
 
 UNSUPPORTED = frozenset({NO_FUNCTION, NOT_SUPPORTED, NOT_YET_IMPLEMENTED})
 DENIED = frozenset({10})
@@ -192,7 +163,7 @@ def _code_of(refused: Any) -> int:
 
 def describe(code: int) -> str:
     """Return AMD SMI's *code* in words."""
-    name = CODE_NAMES.get(code, "unknown error")
+    name = code_names(LIBRARY_NAME).get(code, "unknown error")
     return name if code < 0 else f"{name} (AMD SMI code {code})"
 
 

@@ -14,7 +14,10 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import msgspec
+
 from nodevet.checks.core.model import WHOLE, Part, PartKind, Scalar
+from nodevet.checks.reference.tables import load_table
 
 from .amdsmi import NO_VALUE, NO_VALUE_16, Call, Item, number
 
@@ -37,28 +40,16 @@ SENSORS = {
 STACKS = 4
 """Memory stacks that MI200 tells the temperature of."""
 
-BLOCKS = {
-    "UMC": "dram",  # the memory controllers: errors of the HBM
-    "SDMA": "vendor:sdma",
-    "GFX": "vendor:gfx",
-    "MMHUB": "vendor:mmhub",
-    "ATHUB": "vendor:athub",
-    "PCIE_BIF": "vendor:pcie_bif",
-    "HDP": "vendor:hdp",
-    "XGMI_WAFL": "vendor:xgmi_wafl",
-    "DF": "vendor:df",
-    "SMN": "vendor:smn",
-    "SEM": "vendor:sem",
-    "MP0": "vendor:mp0",
-    "MP1": "vendor:mp1",
-    "FUSE": "vendor:fuse",
-    "MCA": "vendor:mca",
-    "VCN": "vendor:vcn",
-    "JPEG": "vendor:jpeg",
-    "IH": "vendor:ih",
-    "MPIO": "vendor:mpio",
-}
-"""Blocks that count errors. Only those whose bit is set in the mask of the device are asked."""
+
+class Block(msgspec.Struct, frozen=True):
+    """A row of reference/amd_blocks.csv: a block that counts errors, and our part. UMC are the memory controllers."""
+
+    block: str
+    part: str
+
+
+BLOCKS = {row.block: row.part for row in load_table("amd_blocks.csv", Block)}
+"""Only blocks whose bit is set in the mask of the device are asked."""
 
 COUNTS = {
     "ecc_corrected_errors": "correctable_count",
