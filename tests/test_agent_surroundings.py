@@ -250,7 +250,7 @@ import os, sys
 def hook(event, arguments):
     if event == "open" and os.path.exists(sys.argv[1]):
         path = str(arguments[0])
-        if path.startswith(package) and path.endswith((".csv", ".toml", ".html", ".css")):
+        if path.startswith(package) and path.endswith((".csv", ".toml", ".html", ".css", ".sql")):
             with open(sys.argv[1], "a") as file:
                 file.write(path + chr(10))
 import nodevet.agent

@@ -449,6 +449,16 @@ def test_a_flipped_bit_is_never_believed(path: Path, tmp_path: Path) -> None:
     assert caught > 0
 
 
+def test_a_schema_that_is_no_text_any_more_is_damaged(path: Path) -> None:
+    """SQLite names in its message what it does not understand, and Python takes no such message for text."""
+    saved(path)
+    whole = path.read_bytes()
+    assert b"CREATE INDEX journal_by_device" in whole
+    path.write_bytes(whole.replace(b"CREATE INDEX journal_by_device", b"CREATE IND\xd9X journal_by_device"))
+    assert "damaged" in reopened(path)[2]
+    assert list(path.parent.glob("*.corrupt-*"))
+
+
 # Refusal.
 
 

@@ -22,6 +22,7 @@ from pathlib import Path
 import msgspec
 
 from nodevet.checks.core.errors import BusyError, StoreError
+from nodevet.checks.core.tables import table_text
 from nodevet.checks.reference.tables import load_table
 from nodevet.checks.system.lock import open_lock_file
 
@@ -49,58 +50,9 @@ SMALLEST_BYTES = 512
 KEPT_ASIDE = 5
 """Of the databases that were moved aside for one cause so many stay: the first and the last ones."""
 
-MIGRATIONS: tuple[tuple[str, ...], ...] = (
-    (
-        """CREATE TABLE journal (
-            id INTEGER PRIMARY KEY AUTOINCREMENT,
-            wall REAL NOT NULL, boot_id TEXT NOT NULL, boottime_ns INTEGER NOT NULL,
-            code TEXT NOT NULL, device TEXT NOT NULL, part TEXT NOT NULL, serial TEXT,
-            state TEXT NOT NULL, payload BLOB NOT NULL, checksum INTEGER NOT NULL)""",
-        "CREATE INDEX journal_by_device ON journal (device, id)",
-        "CREATE INDEX journal_by_serial ON journal (serial, id)",
-        """CREATE TRIGGER journal_keeps_rows BEFORE UPDATE ON journal
-            BEGIN SELECT RAISE(ABORT, 'the journal is append-only'); END""",
-        """CREATE TRIGGER journal_loses_nothing BEFORE DELETE ON journal
-            BEGIN SELECT RAISE(ABORT, 'the journal is append-only'); END""",
-        "CREATE TABLE memory (name TEXT PRIMARY KEY, value BLOB NOT NULL, checksum INTEGER NOT NULL)",
-        """CREATE TABLE results (
-            id INTEGER PRIMARY KEY AUTOINCREMENT, wall REAL NOT NULL, workload TEXT NOT NULL,
-            payload BLOB NOT NULL, checksum INTEGER NOT NULL)""",
-        """CREATE TABLE device_seen (
-            device TEXT NOT NULL, serial TEXT NOT NULL, vendor TEXT NOT NULL, kind TEXT NOT NULL, pci TEXT,
-            model TEXT NOT NULL, first_seen REAL NOT NULL, last_seen REAL NOT NULL, PRIMARY KEY (device, serial))""",
-        """CREATE TABLE series (
-            id INTEGER PRIMARY KEY, device TEXT NOT NULL, quantity TEXT NOT NULL, part TEXT NOT NULL,
-            UNIQUE (device, quantity, part))""",
-        """CREATE TABLE rollup (
-            minute INTEGER NOT NULL, series INTEGER NOT NULL,
-            minimum REAL NOT NULL, mean REAL NOT NULL, maximum REAL NOT NULL, count INTEGER NOT NULL,
-            PRIMARY KEY (minute, series)) WITHOUT ROWID""",
-    ),
-    (
-        # Rows of version 1 are sorted into changes and counts later, a few at a time, because a start must not wait.
-        "ALTER TABLE journal ADD COLUMN kind TEXT NOT NULL DEFAULT 'unsorted'",
-        "DROP TRIGGER journal_keeps_rows",
-        "DROP TRIGGER journal_loses_nothing",
-        """CREATE TRIGGER journal_keeps_rows BEFORE UPDATE OF
-            id, wall, boot_id, boottime_ns, code, device, part, serial, state, payload, checksum ON journal
-            BEGIN SELECT RAISE(ABORT, 'the journal is append-only'); END""",
-        """CREATE TRIGGER journal_keeps_kinds BEFORE UPDATE OF kind ON journal WHEN OLD.kind <> 'unsorted'
-            BEGIN SELECT RAISE(ABORT, 'the journal is append-only'); END""",
-        """CREATE TRIGGER journal_loses_nothing BEFORE DELETE ON journal WHEN OLD.kind <> 'count'
-            BEGIN SELECT RAISE(ABORT, 'the journal is append-only'); END""",
-        "CREATE INDEX journal_counts ON journal (wall) WHERE kind = 'count'",
-        """CREATE TABLE state (
-            code TEXT NOT NULL, device TEXT NOT NULL, part TEXT NOT NULL, payload BLOB NOT NULL,
-            number INTEGER NOT NULL, checksum INTEGER NOT NULL,
-            PRIMARY KEY (code, device, part)) WITHOUT ROWID""",
-        """CREATE TABLE journal_sum (
-            one INTEGER PRIMARY KEY CHECK (one = 1), rows INTEGER NOT NULL, total INTEGER NOT NULL,
-            checksum INTEGER NOT NULL)""",
-        "CREATE TABLE set_aside (what TEXT NOT NULL, number INTEGER NOT NULL, PRIMARY KEY (what, number))",
-    ),
-)
-"""Statements per schema version, the first of which makes version 1 out of nothing.
+_SCHEMAS = (Path(__file__).with_name(f"schema-{version}.sql") for version in (1, 2))
+MIGRATIONS = tuple(tuple(table_text(path).rstrip().split("\n\n")) for path in _SCHEMAS)
+"""Statements per schema version, with empty lines between; the first file makes version 1 out of nothing.
 
 ``state`` holds the open episodes and the number of the last row of each in the journal: a start reads it, and not the
 journal. ``journal_sum`` says how many rows the journal has and what their checksums add up to, so that a row that is
@@ -497,6 +449,8 @@ def translated(path: Path) -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         raise _store_error(path, error) from error
+    except UnicodeDecodeError as error:  # SQLite tells what of a damaged schema it does not understand, byte by byte
+        raise DamagedError(f"{path}: damaged ({error.reason})") from error
     except OSError as error:
         raise StoreError(f"{path}: {error.strerror}: check that {path.parent} can be written") from error
 
