@@ -8,11 +8,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
+import msgspec
+
 from nodevet.checks.core.model import Mode
 from nodevet.exporters.statefile.reader import Absent
 
 from .checkup_gpus import gres_types, mapping
-from .facts import CLUSTER, NODE, Entry, Facts, Hook, Item, Status
+from .facts import CLUSTER, Entry, Facts, Hook, Item, Status, cannot_tell, ok, warning, wrong
 
 SCRIPTS = ("gate.sh", "gres.sh", "prolog.sh", "epilog.sh", "healthcheck.sh")
 EXECUTED = ("prolog.sh", "epilog.sh", "healthcheck.sh")
@@ -34,7 +36,9 @@ def items(facts: Facts, *, only_node: bool = False) -> tuple[Item, ...]:
     """Return every item; those of this node alone where nothing of SLURM's should be asked."""
     found = [_present(facts), _owned(facts), _placed(facts), _rehearsed(facts), *_settings(facts)]
     found += [_runtime(facts), _state(facts), _claims(facts), mapping(facts), _consistent(facts), *_agent(facts)]
-    return tuple(found) if only_node else (*found, *_cluster(facts))
+    if only_node:
+        return tuple(found)
+    return (*found, *(msgspec.structs.replace(item, area=CLUSTER) for item in _cluster(facts)))
 
 
 def worst(found: tuple[Item, ...]) -> Status:
@@ -84,22 +88,18 @@ def _present(facts: Facts) -> Item:
     missing = _missing(facts)
     not_run = [entry.not_run for entry in facts.scripts if entry.path.endswith(EXECUTED) and entry.not_run]
     if missing:
-        return Item(
+        return wrong(
             "scripts",
-            NODE,
-            Status.WRONG,
             f"not there or no files: {', '.join(missing)}",
             f"copy deploy/slurm to {facts.folder} ({BY_RENAMING}); SLURM drains a node that lacks its prolog",
         )
     if not_run:
-        return Item(
+        return wrong(
             "scripts",
-            NODE,
-            Status.WRONG,
             f"cannot be executed: {', '.join(not_run)}",
             f"copy them anew with chmod 755 ({BY_RENAMING}); SLURM drains a node whose prolog it cannot execute",
         )
-    return Item("scripts", NODE, Status.OK, f"{len(facts.scripts)} in {facts.folder}")
+    return ok("scripts", f"{len(facts.scripts)} in {facts.folder}")
 
 
 def _missing(facts: Facts) -> list[str]:
@@ -115,10 +115,10 @@ def _placed(facts: Facts) -> Item:
         " shared: where it stands still for PrologEpilogTimeout=, SLURM drains each node at its next job"
     )
     if facts.remote:
-        return Item("file system", NODE, Status.WARNING, says, step)
+        return warning("file system", says, step)
     if isinstance(facts.gate, str):  # also where a script is missing, and where runtime_dir lies is not known then
-        return Item("file system", NODE, Status.CANNOT_TELL, facts.gate)
-    return Item("file system", NODE, Status.OK, "of this node")
+        return cannot_tell("file system", facts.gate)
+    return ok("file system", "of this node")
 
 
 def _owned(facts: Facts) -> Item:
@@ -137,10 +137,10 @@ def _owned(facts: Facts) -> Item:
             ([f"not root's: {', '.join(foreign)}"] if foreign else [])
             + ([f"others may write: {', '.join(open_to_all)}"] if open_to_all else [])
         )
-        return Item("owner", NODE, Status.WRONG, says, "chown root, chmod go-w: slurmd runs the scripts as root")
+        return wrong("owner", says, "chown root, chmod go-w: slurmd runs the scripts as root")
     if missing := _missing(facts):
-        return Item("owner", NODE, Status.CANNOT_TELL, f"not there: {', '.join(missing)}")
-    return Item("owner", NODE, Status.OK, "root's, and nobody else may write there")
+        return cannot_tell("owner", f"not there: {', '.join(missing)}")
+    return ok("owner", "root's, and nobody else may write there")
 
 
 def _is_sticky(entry: Entry) -> bool:
@@ -149,94 +149,73 @@ def _is_sticky(entry: Entry) -> bool:
 
 def _rehearsed(facts: Facts) -> Item:
     if isinstance(facts.rehearsal, str):
-        return Item("rehearsal", NODE, Status.CANNOT_TELL, facts.rehearsal)
+        return cannot_tell("rehearsal", facts.rehearsal)
     if facts.rehearsal:
-        return Item(
-            "rehearsal",
-            NODE,
-            Status.WRONG,
-            "; ".join(facts.rehearsal),
-            f"copy deploy/slurm to {facts.folder} anew ({BY_RENAMING})",
+        return wrong(
+            "rehearsal", "; ".join(facts.rehearsal), f"copy deploy/slurm to {facts.folder} anew ({BY_RENAMING})"
         )
-    return Item(
-        "rehearsal",
-        NODE,
-        Status.OK,
-        "a copy opens on a healthy state, closes on a hard fault, opens on an unknown word",
-    )
+    return ok("rehearsal", "a copy opens on a healthy state, closes on a hard fault, opens on an unknown word")
 
 
 def _settings(facts: Facts) -> Iterator[Item]:
     gate = facts.gate
     if isinstance(gate, str):
-        yield Item("gate.conf", NODE, Status.CANNOT_TELL, gate)
+        yield cannot_tell("gate.conf", gate)
         return
     if gate.get("found") != "yes":
-        yield Item(
-            "gate.conf", NODE, Status.WARNING, "not there: the prolog only observes", f"copy it to {facts.folder}"
-        )
+        yield warning("gate.conf", "not there: the prolog only observes", f"copy it to {facts.folder}")
     elif gate.get("slip"):
-        yield Item(
+        yield wrong(
             "gate.conf",
-            NODE,
-            Status.WRONG,
             f"not understood: {gate['slip']}",
             "one setting a line, no quotes, no spaces around the sign: what is not understood closes nothing",
         )
     else:
-        yield Item("gate.conf", NODE, Status.OK, f"understood, mode={gate.get('mode')}")
+        yield ok("gate.conf", f"understood, mode={gate.get('mode')}")
 
 
 def _runtime(facts: Facts) -> Item:
     agents = facts.settings.agent.runtime_dir
     if isinstance(facts.gate, str):
-        return Item("runtime_dir", NODE, Status.CANNOT_TELL, facts.gate)
+        return cannot_tell("runtime_dir", facts.gate)
     ours = facts.gate.get("runtime_dir", "")
     if ours != agents:
-        return Item(
+        return wrong(
             "runtime_dir",
-            NODE,
-            Status.WRONG,
             f"gate.conf says {ours}, the agent {agents}",
             f"set runtime_dir={agents} in gate.conf, or the prolog never finds a verdict",
         )
-    return Item("runtime_dir", NODE, Status.OK, ours)
+    return ok("runtime_dir", ours)
 
 
 def _state(facts: Facts) -> Item:
     state = facts.state
     if isinstance(state, Absent):
-        return Item("state file", NODE, Status.WRONG, state.reason, "systemctl status nodevet: start the agent")
+        return wrong("state file", state.reason, "systemctl status nodevet: start the agent")
     if facts.uptime_seconds >= state.fresh_until_uptime:
         age = facts.uptime_seconds - state.fresh_until_uptime
-        return Item(
-            "state file", NODE, Status.WRONG, f"{facts.state_path} is old by {age:.0f} s", "systemctl status nodevet"
-        )
+        return wrong("state file", f"{facts.state_path} is old by {age:.0f} s", "systemctl status nodevet")
     says = f"{facts.state_path} says {state.state}, generation {state.generation}, for {state.node}"
     if state.state == "unknown":
-        return Item("state file", NODE, Status.WARNING, f"{says}: {state.reason}", "nodevet status says what to do")
-    return Item("state file", NODE, Status.OK, says)
+        return warning("state file", f"{says}: {state.reason}", "nodevet status says what to do")
+    return ok("state file", says)
 
 
 def _claims(facts: Facts) -> Item:
     entry = facts.claims
     if entry.uid is None or entry.trouble:
-        return Item(
+        return wrong(
             "claims",
-            NODE,
-            Status.WRONG,
             f"{entry.path}: {entry.trouble or 'not there'}",
             "start the agent, which makes it; without it a load could begin beside a job",
         )
     if entry.uid != facts.state_uid:
-        return Item(
+        return wrong(
             "claims",
-            NODE,
-            Status.WRONG,
             f"{entry.path} is of uid {entry.uid}, the state file of uid {facts.state_uid}",
             "remove it after a look, and restart the agent",
         )
-    return Item("claims", NODE, Status.OK, entry.path)
+    return ok("claims", entry.path)
 
 
 def _consistent(facts: Facts) -> Item:
@@ -244,37 +223,39 @@ def _consistent(facts: Facts) -> Item:
     site, slurm = facts.settings.gate.mode, facts.settings.slurm
     together = _together(facts, mode or "")
     if mode is None:
-        return Item("modes", NODE, Status.CANNOT_TELL, str(facts.gate))
+        return cannot_tell("modes", str(facts.gate))
     if isinstance(facts.running, str):
-        return Item("modes", NODE, Status.CANNOT_TELL, facts.running, "systemctl restart nodevet")
+        return cannot_tell("modes", facts.running, "systemctl restart nodevet")
     others = facts.running.others(facts.settings) if facts.running else ""
     if others:
-        return Item("modes", NODE, Status.WRONG, others, "systemctl restart nodevet: a reload does not take up [slurm]")
+        return wrong("modes", others, "systemctl restart nodevet: a reload does not take up [slurm]")
     if mode == "gate" and site is Mode.OBSERVE:
-        return _contradiction(together, 'gate.conf closes, but [gate] mode = "observe" marks no fault as hard')
+        return warning("modes", together, 'gate.conf closes, but [gate] mode = "observe" marks no fault as hard')
     if mode == "gate" and slurm.permit == "cluster" and slurm.writer != "drain":
-        return _contradiction(
+        return warning(
+            "modes",
             together,
             'gate.conf closes, but nobody gives a permit: set [slurm] writer = "drain", or permit = "local", which'
             " knows no limit of the cluster",
         )
     if mode == "gate" and slurm.permit == "local" and slurm.writer == "off":
-        return _contradiction(
+        return warning(
+            "modes",
             together,
             "whoever resumes the node is not seen, and the gate closes again until `nodevet ack`: set [slurm]"
             ' writer = "observe", which reads and never writes',
         )
     if slurm.writer == "drain" and site is Mode.OBSERVE:
-        return _contradiction(together, '[slurm] writer = "drain", but [gate] mode = "observe" lets nothing drain')
+        return warning("modes", together, '[slurm] writer = "drain", but [gate] mode = "observe" lets nothing drain')
     if slurm.writer == "drain" and mode == "observe":
         does = "drains" if site is Mode.DRAIN else "marks closed gates in SLURM"
-        return _contradiction(together, f"the agent {does} while the gate only observes: set mode=gate in gate.conf")
+        return warning("modes", together, f"the agent {does} while the gate only observes: set mode=gate in gate.conf")
     site_closes = mode == "gate" and site is not Mode.OBSERVE
     silent = [name for name, says in _held_back(facts).items() if says != f"mode {Mode.GATE.value}"]
     if site_closes and silent:
         tables = ", ".join(f"[checks.{name}]" for name in silent)
-        return _contradiction(together, f"gate.conf closes, and no fault of these does: see {tables} in nodevet.toml")
-    return Item("modes", NODE, Status.OK, together)
+        return warning("modes", together, f"gate.conf closes, and no fault of these does: see {tables} in nodevet.toml")
+    return ok("modes", together)
 
 
 def _agent(facts: Facts) -> Iterator[Item]:
@@ -289,13 +270,9 @@ def _agent(facts: Facts) -> Iterator[Item]:
         return
     if running.trouble:
         step = "run scontrol as the unit does: may everybody read slurm.conf, and is it outside of /home and /root?"
-        yield Item("agent", NODE, Status.WARNING, running.trouble, step)
+        yield warning("agent", running.trouble, step)
     else:
-        yield Item("agent", NODE, Status.OK, "had no trouble with SLURM")
-
-
-def _contradiction(together: str, why: str) -> Item:
-    return Item("modes", NODE, Status.WARNING, together, why)
+        yield ok("agent", "had no trouble with SLURM")
 
 
 # In the cluster.
@@ -304,14 +281,12 @@ def _contradiction(together: str, why: str) -> Item:
 def _cluster(facts: Facts) -> Iterator[Item]:
     config = facts.config
     if isinstance(config, str):
-        yield Item(
-            "slurm.conf", CLUSTER, Status.CANNOT_TELL, config, "is slurmctld running, and scontrol on this node?"
-        )
+        yield cannot_tell("slurm.conf", config, "is slurmctld running, and scontrol on this node?")
         return
     yield _named(facts)
     if facts.forgotten and facts.settings.slurm.writer != "drain":  # else the agent takes it back
         says, _, step = facts.forgotten.partition("type: ")
-        yield Item("mark", CLUSTER, Status.WARNING, says.rstrip(), step)
+        yield warning("mark", says.rstrip(), step)
     yield _hook(facts, "Prolog", "prolog.sh")
     yield _hook(facts, "Epilog", "epilog.sh")
     yield from _periodic(facts)
@@ -326,22 +301,18 @@ def _cluster(facts: Facts) -> Iterator[Item]:
 def _named(facts: Facts) -> Item:
     """Judge whether slurmctld knows this node by the name with which the agent asks: else there is never a permit."""
     if facts.unknown_node:
-        return Item(
+        return wrong(
             "node name",
-            CLUSTER,
-            Status.WRONG,
             f"SLURM shows no node {facts.node}: {facts.unknown_node}",
             "set [slurm] node_name to what `sinfo -N` calls this node: the agent asks for no other, and gets no permit",
         )
     if facts.machine:
-        return Item(
+        return wrong(
             "node name",
-            CLUSTER,
-            Status.WRONG,
             f"{facts.node} is another machine in SLURM, and this one is its node {facts.machine}",
             f'set [slurm] node_name = "{facts.machine}", or leave it out: the agent gets no permit for another node',
         )
-    return Item("node name", CLUSTER, Status.OK, f"SLURM knows {facts.node}")
+    return ok("node name", f"SLURM knows {facts.node}")
 
 
 def _hook(facts: Facts, name: str, script: str) -> Item:
@@ -353,25 +324,19 @@ def _hook(facts: Facts, name: str, script: str) -> Item:
             step = judged.misread or "copy the scripts here, or take the line out"
             says = f"{of}{judged.named}: {judged.lacks}"
             drains = f"SLURM drains this node with the next job{' after scontrol reconfigure' if of else ''}: {step}"
-            return Item(f"{name}=", CLUSTER, Status.WRONG, says, drains)
+            return wrong(f"{name}=", says, drains)
     if hook.named in UNSET:
         waiting = f", slurm.conf says {written}" if written else ""
         step = "scontrol reconfigure" if written else "add it once `nodevet slurm check --node` is ok on every node"
-        return Item(f"{name}=", CLUSTER, Status.WARNING, f"not set{waiting}", step)
+        return warning(f"{name}=", f"not set{waiting}", step)
     if ours not in hook.calls:
-        return Item(
-            f"{name}=",
-            CLUSTER,
-            Status.WARNING,
-            f"{hook.named} does not call {ours}",
-            f"merge: {_merged(name, ours)}",
-        )
+        return warning(f"{name}=", f"{hook.named} does not call {ours}", f"merge: {_merged(name, ours)}")
     # slurmd reads the file of its node. What that includes is not followed.
     if (facts.written and "include" not in facts.written) and (waits is not None or not written):
         says = f"{hook.named}, but slurm.conf of this node says {written or 'none'}, and its slurmd runs that"
-        return Item(f"{name}=", CLUSTER, Status.WARNING, says, "copy slurm.conf to this node; scontrol reconfigure")
+        return warning(f"{name}=", says, "copy slurm.conf to this node; scontrol reconfigure")
     merged = "" if hook.named == ours else f", by {hook.named}"
-    return Item(f"{name}=", CLUSTER, Status.OK, ours + merged)
+    return ok(f"{name}=", ours + merged)
 
 
 def _periodic(facts: Facts) -> Iterator[Item]:
@@ -380,13 +345,11 @@ def _periodic(facts: Facts) -> Iterator[Item]:
     if hook.named in UNSET:
         return
     if not hook.lacks:
-        yield Item("HealthCheckProgram=", CLUSTER, Status.OK, hook.named)
+        yield ok("HealthCheckProgram=", hook.named)
         return
     step = hook.misread or "copy the scripts here, or take the line out"
     says = f"{hook.named}: {hook.lacks}"
-    yield Item(
-        "HealthCheckProgram=", CLUSTER, Status.WARNING, says, f"SLURM runs none, and only slurmd logs it: {step}"
-    )
+    yield warning("HealthCheckProgram=", says, f"SLURM runs none, and only slurmd logs it: {step}")
 
 
 def _merged(name: str, ours: str) -> str:
@@ -398,13 +361,9 @@ def _merged(name: str, ours: str) -> str:
 def _flags(config: Mapping[str, str]) -> Item:
     flags = config.get("PrologFlags", "")
     if {"alloc", "contain"} & set(flags.lower().split(",")):
-        return Item("PrologFlags=", CLUSTER, Status.OK, flags)
-    return Item(
-        "PrologFlags=",
-        CLUSTER,
-        Status.WARNING,
-        f"{flags}: the prolog runs at the first step, after the job has started elsewhere",
-        "add Alloc",
+        return ok("PrologFlags=", flags)
+    return warning(
+        "PrologFlags=", f"{flags}: the prolog runs at the first step, after the job has started elsewhere", "add Alloc"
     )
 
 
@@ -412,11 +371,9 @@ def _held(config: Mapping[str, str]) -> Item:
     words = config.get("SchedulerParameters", "")
     # As SLURM looks for it, in either case of its letters and anywhere among the words.
     if "nohold_on_prolog_fail" in words.lower():
-        return Item("SchedulerParameters=", CLUSTER, Status.OK, "has nohold_on_prolog_fail")
-    return Item(
+        return ok("SchedulerParameters=", "has nohold_on_prolog_fail")
+    return warning(
         "SchedulerParameters=",
-        CLUSTER,
-        Status.WARNING,
         "lacks nohold_on_prolog_fail: a batch job at a closed gate is held until somebody releases it",
         "add it to the words that are there, with a comma",
     )
@@ -431,33 +388,27 @@ def _patience(facts: Facts, config: Mapping[str, str]) -> Iterator[Item]:
     limit = _seconds(config.get(name, ""))
     own = _own_scripts(facts, config)
     if limit is None or limit >= WITHOUT_END:
-        yield Item(
+        yield warning(
             f"{name}=",
-            CLUSTER,
-            Status.WARNING,
             f"{config.get(name, 'not shown')}: a file system that hangs holds a node for ever",
             f"set more than {own} take, and than {needs}: SLURM kills what takes longer, and drains the node"
             if own
             else "set 30",
         )
     elif limit <= needs:
-        yield Item(
+        yield wrong(
             f"{name}=",
-            CLUSTER,
-            Status.WRONG,
             f"{limit} s, and the prolog may wait {needs} s: SLURM kills it then, and drains the node",
             f"set more than {needs}, such as {max(30, needs + 10)}",
         )
     elif isinstance(facts.gate, str):
-        yield Item(f"{name}=", CLUSTER, Status.CANNOT_TELL, f"{limit} s; how long the prolog waits: {facts.gate}")
+        yield cannot_tell(f"{name}=", f"{limit} s; how long the prolog waits: {facts.gate}")
     else:
-        yield Item(f"{name}=", CLUSTER, Status.OK, f"{limit} s" + (f", also for {own}" if own else ""))
+        yield ok(f"{name}=", f"{limit} s" + (f", also for {own}" if own else ""))
     message = _seconds(config.get("MessageTimeout", ""))
     if message is not None and max(probe, drain) >= message - PATIENCE_LEFT_SECONDS:
-        yield Item(
+        yield warning(
             "MessageTimeout=",
-            CLUSTER,
-            Status.WARNING,
             f'{message} s: SLURM logs "Prolog hung" while the prolog waits up to {max(probe, drain)} s',
             "lower probe_wait_seconds and drain_wait_seconds in gate.conf",
         )
@@ -482,31 +433,29 @@ def _slurmd_user(facts: Facts, config: Mapping[str, str]) -> Item:
     uid = re.search(r"\((\d+)\)$", user)
     agents = facts.state_uid
     if uid is None:
-        return Item("SlurmdUser=", CLUSTER, Status.CANNOT_TELL, f"{user or 'not shown'}", "scontrol show config")
+        return cannot_tell("SlurmdUser=", f"{user or 'not shown'}", "scontrol show config")
     if agents is None:
-        return Item("SlurmdUser=", CLUSTER, Status.CANNOT_TELL, f"{user}; whose the agent is, no state file tells")
+        return cannot_tell("SlurmdUser=", f"{user}; whose the agent is, no state file tells")
     if int(uid[1]) != agents:
-        return Item(
+        return wrong(
             "SlurmdUser=",
-            CLUSTER,
-            Status.WRONG,
             f"{user} runs the prolog, and the agent runs as uid {agents}: it trusts no state file and logs nothing",
             "run slurmd and the agent as root",
         )
-    return Item("SlurmdUser=", CLUSTER, Status.OK, user)
+    return ok("SlurmdUser=", user)
 
 
 def _rights(facts: Facts, config: Mapping[str, str]) -> Item:
     writer = facts.settings.slurm.writer
     if writer != "drain":
-        return Item("rights", CLUSTER, Status.OK, f'not needed: [slurm] writer = "{writer}"')
+        return ok("rights", f'not needed: [slurm] writer = "{writer}"')
     agents = facts.state_uid
     slurm_user = re.search(r"\((\d+)\)$", config.get("SlurmUser", ""))
     if agents == 0 or (slurm_user is not None and agents == int(slurm_user[1])):
-        return Item("rights", CLUSTER, Status.OK, f"uid {agents} may drain")
+        return ok("rights", f"uid {agents} may drain")
     if facts.admin_level in ("Operator", "Administrator"):
-        return Item("rights", CLUSTER, Status.OK, f"uid {agents} is {facts.admin_level}")
+        return ok("rights", f"uid {agents} is {facts.admin_level}")
     step = "run the agent as root or SlurmUser, or give its user AdminLevel=Operator with sacctmgr"
     if facts.admin_level is None:
-        return Item("rights", CLUSTER, Status.CANNOT_TELL, f"what uid {agents} may do is not told", step)
-    return Item("rights", CLUSTER, Status.WRONG, f"uid {agents} has AdminLevel={facts.admin_level}", step)
+        return cannot_tell("rights", f"what uid {agents} may do is not told", step)
+    return wrong("rights", f"uid {agents} has AdminLevel={facts.admin_level}", step)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from nodevet.exporters.statefile.reader import Absent
 
-from .facts import CLUSTER, NODE, Facts, Item, Status
+from .facts import Facts, Item, cannot_tell, ok, warning, wrong
 
 RESTARTS = "restart every slurmd, and after it slurmctld: the other way round SLURM drains each node"
 """Where GPUs are new to SLURM: slurmctld drains a node whose slurmd does not report those that it expects."""
@@ -16,18 +16,18 @@ RESTARTS = "restart every slurmd, and after it slurmctld: the other way round SL
 def mapping(facts: Facts) -> Item:
     """Judge whether each GPU of SLURM's leads to one accelerator of the agent's."""
     if isinstance(facts.state, Absent):
-        return Item("gres mapping", NODE, Status.CANNOT_TELL, "no state file to compare with", "start the agent")
+        return cannot_tell("gres mapping", "no state file to compare with", "start the agent")
     found = [device for device in facts.state.devices if device.kind == "accelerator"]
     if not found:
-        return Item("gres mapping", NODE, Status.OK, "the node has no accelerators")
+        return ok("gres mapping", "the node has no accelerators")
     if isinstance(facts.gres, str):
-        return Item("gres mapping", NODE, Status.CANNOT_TELL, facts.gres)
+        return cannot_tell("gres mapping", facts.gres)
     if isinstance(facts.gate, Mapping) and facts.gate.get("gpus") == "all":
-        return Item("gres mapping", NODE, Status.OK, "every GPU counts for every job: gpus=all in gate.conf")
+        return ok("gres mapping", "every GPU counts for every job: gpus=all in gate.conf")
     if not all(numbers.isdecimal() for _, numbers in facts.gres):
         says = f"{facts.gres_path} does not tell which GPUs a job has: every GPU counts for every job"
         step = "say how with gpus= in gate.conf, or that it is meant so with gpus=all (docs/reference/slurm-gate.md)"
-        return Item("gres mapping", NODE, Status.WARNING, says, step)
+        return warning("gres mapping", says, step)
     order = facts.gres[0][0]
     if order == "pci":  # what has no address there, such as a board that is lent, SLURM does not find
         found = [device for device in found if device.pci is not None]
@@ -36,23 +36,19 @@ def mapping(facts: Facts) -> Item:
     read = sorted(number for number in known if number is not None)
     unlisted = sorted(set(read) - set(numbers))
     if set(numbers) - set(read) or len(set(numbers)) < len(numbers) or len(read) < len(known):
-        return Item(
+        return wrong(
             "gres mapping",
-            NODE,
-            Status.WRONG,
             f"SLURM's GPUs lead to the device numbers {_listed(numbers)}, and nodevet reads {_listed(read)}",
             f"correct File= in {facts.gres_path}, or set gpus= in gate.conf",
         )
     if unlisted:
-        return Item(
+        return warning(
             "gres mapping",
-            NODE,
-            Status.WARNING,
             f"not in {facts.gres_path}: the devices {_listed(unlisted)}",
             "list them, or no job gets them",
         )
     how = "by PCI address" if order == "pci" else "by device number"
-    return Item("gres mapping", NODE, Status.OK, f"{len(numbers)} GPUs {how}: {_listed(numbers)}{_by(facts)}")
+    return ok("gres mapping", f"{len(numbers)} GPUs {how}: {_listed(numbers)}{_by(facts)}")
 
 
 def _by(facts: Facts) -> str:
@@ -73,31 +69,25 @@ def gres_types(facts: Facts, config: Mapping[str, str]) -> Item:
     boards = () if isinstance(facts.state, Absent) else [d for d in facts.state.devices if d.kind == "accelerator"]
     has, placed = len(boards), sum(board.pci is not None for board in boards)
     if not has and not gpus and not isinstance(facts.state, Absent):
-        return Item("GresTypes=", CLUSTER, Status.OK, "no accelerators on this node")
+        return ok("GresTypes=", "no accelerators on this node")
     if not loaded and "gpu" in facts.written.get("grestypes", "").split(","):
-        return Item(
+        return wrong(
             "GresTypes=",
-            CLUSTER,
-            Status.WRONG,
             "slurm.conf has gpu, slurmctld has not loaded it",
             f"{RESTARTS}; scontrol reconfigure does not load a new GresTypes",
         )
     if isinstance(facts.state, Absent):
-        return Item("GresTypes=", CLUSTER, Status.CANNOT_TELL, "no state file to compare with", "start the agent")
+        return cannot_tell("GresTypes=", "no state file to compare with", "start the agent")
     if not loaded or facts.gres_of_node is None:
-        return Item(
+        return warning(
             "GresTypes=",
-            CLUSTER,
-            Status.WARNING,
             "SLURM knows of no GPUs here: every GPU of the node counts for every job",
             f"GresTypes=gpu, Gres= of the node, and gres.conf on each node; then {RESTARTS}",
         )
     if gpus not in (has, placed):
-        return Item(
+        return warning(
             "GresTypes=",
-            CLUSTER,
-            Status.WARNING,
             f"SLURM knows {gpus} GPUs of {facts.node}, nodevet {has} accelerators",
             "compare Gres= of the node with nodevet devices",
         )
-    return Item("GresTypes=", CLUSTER, Status.OK, f"gpu is loaded, {gpus} GPUs on {facts.node}")
+    return ok("GresTypes=", f"gpu is loaded, {gpus} GPUs on {facts.node}")

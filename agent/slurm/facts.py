@@ -36,6 +36,26 @@ class Item(msgspec.Struct, frozen=True):
     next_step: str = ""
 
 
+def ok(name: str, says: str) -> Item:
+    """Return an item with which all is well."""
+    return Item(name, NODE, Status.OK, says)
+
+
+def warning(name: str, says: str, next_step: str) -> Item:
+    """Return an item that may be meant so."""
+    return Item(name, NODE, Status.WARNING, says, next_step)
+
+
+def cannot_tell(name: str, says: str, next_step: str = "") -> Item:
+    """Return an item of which nothing is known."""
+    return Item(name, NODE, Status.CANNOT_TELL, says, next_step)
+
+
+def wrong(name: str, says: str, next_step: str) -> Item:
+    """Return an item that keeps the scripts from their work."""
+    return Item(name, NODE, Status.WRONG, says, next_step)
+
+
 class Entry(msgspec.Struct, frozen=True):
     """A file or folder: owner, permission bits, what is wrong with its kind. ``uid`` is None where it is not there.
 
