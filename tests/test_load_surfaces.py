@@ -7,6 +7,7 @@ import re
 
 import msgspec
 import pytest
+from fakes.reports import from_snapshot
 from fakes.snapshots import burn_in, cpu_node, open_episode
 
 from nodevet.agent.terminal.text import status_text, verdict_words
@@ -26,7 +27,8 @@ from nodevet.checks.engine.retest import LatestResults, shown_by
 from nodevet.checks.engine.verdicts import narrowed
 from nodevet.exporters.documents.schema import burn_in_document, encode, status_document
 from nodevet.exporters.metrics.prometheus import MetricsPage
-from nodevet.exporters.report import from_snapshot, read_document, render, render_file
+from nodevet.exporters.report.document import read_document
+from nodevet.exporters.report.render import render, render_file
 from nodevet.exporters.web.page.render import StatusPage
 
 

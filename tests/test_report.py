@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from fakes.reports import from_snapshot
 from fakes.snapshots import (
     burn_in,
     cpu_node,
@@ -26,8 +27,9 @@ from nodevet.checks.core.errors import UsageError
 from nodevet.checks.core.model import ResultState, Snapshot
 from nodevet.exporters.documents.schema import burn_in_document, encode, status_document
 from nodevet.exporters.documents.types import SeriesDocument
-from nodevet.exporters.report import from_snapshot, read_document, render, render_file
+from nodevet.exporters.report.document import read_document
 from nodevet.exporters.report.plots import MAXIMUM_POINTS, Bar, Line, Plot, bar, line_plot
+from nodevet.exporters.report.render import render, render_file
 
 DASH, TIMES = "\u2013", "\u00d7"
 VOID = {"meta", "link", "br"}
@@ -275,7 +277,7 @@ def test_without_jinja2_one_line_says_what_is_missing() -> None:
     code = (
         "import sys\n"
         "sys.modules['jinja2'] = None\n"
-        "from nodevet.exporters.report import render_file\n"
+        "from nodevet.exporters.report.render import render_file\n"
         "from nodevet.exporters.templates import PageError\n"
         "try:\n"
         '    render_file(b\'{"schema":"nodevet.burn-in/1","plan":"p","verdict":"ok","devices":[],"results":[],'

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from fakes.episodes import episode
+from fakes.reports import from_snapshot
 from fakes.slurm_in_memory import MemorySlurm
 from fakes.views import GPU
 from test_engine_acknowledged import BROKEN, DAY, FAILED, Node
@@ -29,11 +30,11 @@ from nodevet.checks.engine.damping import later
 from nodevet.checks.engine.engine import Round
 from nodevet.exporters.documents.schema import status_document
 from nodevet.exporters.metrics.prometheus import MetricsPage
-from nodevet.exporters.report import from_snapshot, render
+from nodevet.exporters.report.render import render
 from nodevet.exporters.slurm.known import as_known
 from nodevet.exporters.slurm.rules import WriterMemory
 from nodevet.exporters.statefile.writer import state_text
-from nodevet.exporters.web.page import StatusPage
+from nodevet.exporters.web.page.render import StatusPage
 
 HOUR = 3600.0
 

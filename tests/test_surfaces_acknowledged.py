@@ -11,6 +11,7 @@ from collections import Counter
 
 import msgspec
 import pytest
+from fakes.reports import from_snapshot
 from fakes.snapshots import at, gpu_id, gpu_node, open_episode
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -40,10 +41,10 @@ from nodevet.checks.engine.acknowledgement import date_words, granted
 from nodevet.checks.engine.verdicts import narrowed
 from nodevet.exporters.documents.schema import burn_in_document, encode, status_document
 from nodevet.exporters.metrics.prometheus import MetricsPage
-from nodevet.exporters.report import from_snapshot, render, render_file
+from nodevet.exporters.report.render import render, render_file
 from nodevet.exporters.statefile.reader import StateFile, parse
 from nodevet.exporters.statefile.writer import state_text
-from nodevet.exporters.web.page import StatusPage
+from nodevet.exporters.web.page.render import StatusPage
 
 DAY = 86_400.0
 HOSTILE = (

@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from fakes.nvml.scenario import FakeNvml, NvmlReturn, uuid
+from fakes.reports import from_snapshot
 from fakes.rig import Rig
 from fakes.shell_gate import gate, on_this_boot, shell_examples
 from fakes.snapshots import EVERY_STATE, cpu_node, gpu_node, starting_node
@@ -25,7 +26,7 @@ from nodevet.checks.engine.explanation import ACTIONS
 from nodevet.checks.engine.modes import draining
 from nodevet.exporters.documents.schema import burn_in_document, encode, status_document
 from nodevet.exporters.metrics.prometheus import MetricsPage
-from nodevet.exporters.report import from_snapshot, render, render_file
+from nodevet.exporters.report.render import render, render_file
 from nodevet.exporters.slurm.rules import is_ours, reason_text
 from nodevet.exporters.statefile.reader import StateFile, parse
 from nodevet.exporters.statefile.writer import state_text, write_state

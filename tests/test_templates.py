@@ -19,17 +19,18 @@ import pytest
 from fakes.house import Module, modules, parsed, within
 from fakes.page_nodes import NODES
 from fakes.poison import POISON, poisoned
+from fakes.reports import from_snapshot
 from fakes.running_agent import RunningAgent
 from fakes.snapshots import at, gpu_id, gpu_node
 
 from nodevet.checks.core.errors import BusyError
 from nodevet.checks.core.model import Snapshot
 from nodevet.exporters.documents.types import SeriesDocument
-from nodevet.exporters.report import from_snapshot, render
+from nodevet.exporters.report.render import render
 from nodevet.exporters.templates import PageError, Templates, Verbatim
 from nodevet.exporters.web.http import PAGES, HttpServer
-from nodevet.exporters.web.page import StatusPage
 from nodevet.exporters.web.page import render as page_module
+from nodevet.exporters.web.page.render import StatusPage
 
 LIBRARIES = ("jinja2", "markupsafe")
 PATIENCE_SECONDS = 30.0

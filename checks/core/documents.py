@@ -1,4 +1,4 @@
-"""JSON and TOML from outside, decoded: whatever is no such document is one kind of error.
+"""JSON and TOML from outside, decoded: whatever is no such document is one kind of error; and fields that are copied.
 
 The decoders leave text that is no UTF-8, and nesting without end, to Python's own errors. Who forgets one of them lets
 a single bit of a file end the agent, at each start.
@@ -15,6 +15,7 @@ DEEPEST_TABLES = 32
 """No file of settings nests as deep. The reader takes dotted names of any depth, what copies tables does not."""
 
 Document = TypeVar("Document")
+Copy = TypeVar("Copy", bound=msgspec.Struct)
 
 
 def decoded(content: bytes, kind: type[Document]) -> Document:
@@ -23,6 +24,12 @@ def decoded(content: bytes, kind: type[Document]) -> Document:
         return msgspec.json.decode(content, type=kind)
     except (UnicodeDecodeError, RecursionError) as error:
         raise msgspec.DecodeError(str(error)) from error
+
+
+def copied(kind: type[Copy], source: object, /, **others: Any) -> Copy:
+    """Return a *kind* with the *others*, and whatever else *source* has under the same name."""
+    same = {name: getattr(source, name) for name in kind.__struct_fields__ if hasattr(source, name)}
+    return kind(**{**same, **others})
 
 
 def decoded_toml(text: str) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Literal
 
 import msgspec
 
+from nodevet.checks.core.documents import copied
 from nodevet.checks.core.model import Action, Clearing, Event, FaultClass, Outcome, Provenance, Severity
 
 from .tables import load_table
@@ -22,13 +23,12 @@ NUMBERED = ("nvidia.xid", "nvidia.sxid")
 """Families whose codes end in the number that a line names."""
 
 
-class Policy(msgspec.Struct, frozen=True, kw_only=True):
+class Ruling(msgspec.Struct, frozen=True, kw_only=True):
     """What an event means, how grave it is, whose fault, what to do, what clears it, and who says so.
 
     ``hard``: one event is enough. ``gates``: the node must not start new jobs.
     """
 
-    name: str
     meaning: str
     severity: Severity
     outcome: Outcome
@@ -40,21 +40,17 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     source: str
 
 
-class XidRow(msgspec.Struct, frozen=True):
+class Policy(Ruling, frozen=True, kw_only=True):
+    """The ruling on an event, with what a person calls it."""
+
+    name: str
+
+
+class XidRow(Policy, frozen=True, kw_only=True):
     """One row of nvidia_xid.csv. ``variant`` tells cases apart that the line itself distinguishes."""
 
     xid: int
     variant: str
-    name: str
-    meaning: str
-    severity: Severity
-    outcome: Outcome
-    fault_class: FaultClass
-    action: Action
-    clearing: Clearing
-    hard: bool
-    gates: bool
-    source: str
 
 
 SxidEffectName = Literal["harmless", "nonfatal", "fatal", "always_fatal", "unknown"]
@@ -69,19 +65,10 @@ class SxidRow(msgspec.Struct, frozen=True):
     source: str
 
 
-class SxidEffect(msgspec.Struct, frozen=True):
+class SxidEffect(Ruling, frozen=True, kw_only=True):
     """One row of nvidia_sxid_effects.csv: what an effect means for the node."""
 
     effect: SxidEffectName
-    meaning: str
-    severity: Severity
-    outcome: Outcome
-    fault_class: FaultClass
-    action: Action
-    clearing: Clearing
-    hard: bool
-    gates: bool
-    source: str
 
 
 class _Name(msgspec.Struct, frozen=True):
@@ -241,7 +228,7 @@ def policy_of_code(code: str) -> Policy | None:
         policy = policy_of_code(code.removeprefix(TEXT_PREFIX))
         return None if policy is None else _informing(policy)
     if code == f"nvidia.sxid.{UNKNOWN_NUMBER}":
-        return _policy(_sxid_effects()["unknown"], "unknown code")
+        return copied(Policy, _sxid_effects()["unknown"], name="unknown code")
     if code == f"nvidia.xid.{UNKNOWN_NUMBER}":
         return _UNKNOWN
     family, _, number = code.rpartition(".")
@@ -256,14 +243,14 @@ def xid_policy(xid: int, variant: str = "") -> Policy:
     """Return what the XID means; *variant* is what its line adds, such as ``fatal`` or ``consequence``."""
     table = _xid_table()
     row = table.get((xid, variant)) or table.get((xid, ""))
-    return _UNKNOWN if row is None else _policy(row, row.name)
+    return _UNKNOWN if row is None else row
 
 
 def sxid_policy(sxid: int, word: str = "") -> Policy:
     """Return what the NVSwitch code means; *word* is ``Fatal`` or ``Non-fatal`` where its line says so."""
     row = _sxid_table().get(sxid)
     effect = _sxid_effects()[sxid_effect(sxid, word)]
-    return _policy(effect, row.name if row else "unknown code")
+    return copied(Policy, effect, name=row.name if row else "unknown code")
 
 
 def sxid_effect(sxid: int, word: str = "") -> SxidEffectName:
@@ -276,21 +263,6 @@ def sxid_effect(sxid: int, word: str = "") -> SxidEffectName:
         case "nonfatal":
             return "harmless" if listed == "harmless" else "nonfatal"
     return listed
-
-
-def _policy(row: XidRow | SxidEffect, name: str) -> Policy:
-    return Policy(
-        name=name,
-        meaning=row.meaning,
-        severity=row.severity,
-        outcome=row.outcome,
-        fault_class=row.fault_class,
-        action=row.action,
-        clearing=row.clearing,
-        hard=row.hard,
-        gates=row.gates,
-        source=row.source,
-    )
 
 
 @functools.lru_cache(maxsize=1)
@@ -326,23 +298,7 @@ def _rule_policies() -> dict[tuple[str, Severity | None], Policy]:
 
 
 def _rule_policy(rule: KernelRule) -> Policy | None:
-    if (
-        rule.severity is None
-        or rule.outcome is None
-        or rule.fault_class is None
-        or rule.action is None
-        or rule.clearing is None
-    ):
+    if None in (rule.severity, rule.outcome, rule.fault_class, rule.action, rule.clearing):
         return None
-    return Policy(
-        name=_names().get(rule.code) or rule.code.rpartition(".")[2].replace("_", " "),
-        meaning=rule.meaning,
-        severity=rule.severity,
-        outcome=rule.outcome,
-        fault_class=rule.fault_class,
-        action=rule.action,
-        clearing=rule.clearing,
-        hard=bool(rule.hard),
-        gates=bool(rule.gates),
-        source=rule.source,
-    )
+    name = _names().get(rule.code) or rule.code.rpartition(".")[2].replace("_", " ")
+    return copied(Policy, rule, name=name, hard=bool(rule.hard), gates=bool(rule.gates))

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from nodevet.checks.core.documents import copied
 from nodevet.checks.core.model import (
     WHOLE,
     Device,
@@ -68,17 +69,15 @@ _AT_BEST = {Standing.WRONG: State.FAILED, Standing.UNPROVEN: State.UNKNOWN}
 def status_document(snapshot: Snapshot) -> StatusDocument:
     """Return *snapshot* as ``nodevet.status/1``."""
     verdict = snapshot.verdict
-    return StatusDocument(
-        node=snapshot.node,
-        scope=snapshot.scope,
-        simulated=snapshot.simulated,
+    return copied(
+        StatusDocument,
+        snapshot,
         verdict=verdict.state.value,
         reason=verdict.reason,
         action=verdict.action.value,
         hard=verdict.hard,
         oldest_evidence=timestamp(verdict.oldest_evidence),
         time=_wall(snapshot.time),
-        generation=snapshot.generation,
         devices=_devices(snapshot),
         findings=_findings(snapshot),
         checks=tuple(
@@ -149,20 +148,13 @@ def _devices(snapshot: Snapshot) -> tuple[DeviceDocument, ...]:
 
 
 def _device(device: Device, verdict: Verdict) -> DeviceDocument:
-    return DeviceDocument(
-        id=device.id,
-        vendor=device.vendor,
+    return copied(
+        DeviceDocument,
+        device,
         kind=device.kind.value,
-        model=device.model,
-        pci=device.pci,
-        serial=device.serial,
         verdict=verdict.state.value,
         reason=verdict.reason,
         action=verdict.action.value,
-        parent=device.parent,
-        numa_node=device.numa_node,
-        driver=device.driver,
-        minor=device.minor,
     )
 
 
@@ -234,17 +226,13 @@ def _from_finding(finding: Finding, modes: Modes) -> FindingDocument:
 
 
 def _finding(finding: Finding, modes: Modes, **fields: Any) -> FindingDocument:
-    return FindingDocument(
-        check=finding.check,
+    return copied(
+        FindingDocument,
+        finding,
         fault_class=finding.fault_class.value,
-        message=finding.message,
-        value=finding.value,
-        unit=finding.unit,
         limit=_limit(finding.limit),
         action=finding.action.value,
         clearing=finding.clearing.value,
-        required=finding.required,
-        hard=finding.hard,
         mode=modes.of(finding.check).value,
         **fields,
     )
@@ -260,16 +248,7 @@ def _part(part: Part) -> str | None:
 
 def _readers(snapshot: Snapshot) -> tuple[ReaderDocument, ...]:
     return tuple(
-        ReaderDocument(
-            reader.backend,
-            reader.state.value,
-            reader.detail,
-            reader.starts,
-            reader.hangs,
-            timestamp(reader.last_round),
-            reader.versions,
-            reader.quarantined,
-        )
+        copied(ReaderDocument, reader, state=reader.state.value, last_round=timestamp(reader.last_round))
         for reader in snapshot.readers
     )
 
@@ -279,21 +258,18 @@ def _results(results: Iterable[Result], snapshot: Snapshot) -> Iterator[ResultDo
     for result in results:
         verdict = _judged(result, snapshot.findings)
         for metric in result.metrics or (Metric("none", None, ""),):
-            yield ResultDocument(
-                workload=result.workload,
+            yield copied(
+                ResultDocument,
+                result,
                 device=",".join(result.devices),
-                dtype=result.dtype,
-                shape=result.shape,
                 metric=metric.name,
                 value=metric.value,
                 unit=metric.unit,
                 conditions=_without_curves(result.conditions),
                 verdict=verdict,
                 state=result.state.value,
-                seed=result.seed,
                 started=_wall(result.started),
                 ended=_wall(result.ended),
-                detail=result.detail,
             )
 
 
@@ -346,32 +322,8 @@ def _slurm(snapshot: Snapshot) -> SlurmDocument | None:
     slurm = snapshot.agent.slurm
     if slurm is None:
         return None
-    return SlurmDocument(
-        writer=slurm.writer,
-        node=slurm.node,
-        states=slurm.states,
-        drained_by=slurm.drained_by or None,
-        would_drain=bool(slurm.wanted),
-        doing=slurm.doing,
-        limit_reached=slurm.limit_reached,
-    )
+    return copied(SlurmDocument, slurm, drained_by=slurm.drained_by or None, would_drain=bool(slurm.wanted))
 
 
 def _agent(snapshot: Snapshot) -> AgentDocument:
-    agent = snapshot.agent
-    return AgentDocument(
-        version=agent.version,
-        started=_wall(agent.started),
-        interval_seconds=agent.interval_seconds,
-        ready=agent.ready,
-        stopping=agent.stopping,
-        configuration_digest=agent.configuration_digest,
-        configuration_accepted=agent.configuration_accepted,
-        configuration_message=agent.configuration_message,
-        rules_digest=agent.rules_digest,
-        load=agent.load,
-        notices=agent.notices,
-        jobs=agent.jobs,
-        oldest_job_seconds=agent.oldest_job_seconds,
-        gate_decisions=agent.gate_decisions,
-    )
+    return copied(AgentDocument, snapshot.agent, started=_wall(snapshot.agent.started))

@@ -7,12 +7,11 @@ from typing import Any
 
 import msgspec
 
-from nodevet.checks.core.documents import decoded
+from nodevet.checks.core.documents import copied, decoded
 from nodevet.checks.core.errors import UsageError
-from nodevet.checks.core.model import DeviceKind, Instant, Metric, Result, ResultState, Snapshot, State, Verdict
+from nodevet.checks.core.model import DeviceKind, Instant, Metric, Result, ResultState, State, Verdict
 from nodevet.checks.engine.completeness import Planned, account, judged
 from nodevet.exporters.documents.completeness import CompletenessDocument, completeness_document
-from nodevet.exporters.documents.schema import burn_in_document
 from nodevet.exporters.documents.types import (
     BURN_IN_SCHEMA,
     STATUS_SCHEMA,
@@ -124,11 +123,6 @@ class ReportDocument(msgspec.Struct, frozen=True, kw_only=True):
         return sum(int(workload.figure("mismatches") or 0) for workload in self.workloads)
 
 
-def from_snapshot(snapshot: Snapshot, *, plan: str = "", series: Iterable[SeriesDocument] = ()) -> ReportDocument:
-    """Return the report of *snapshot*, with the curves *series* of its load where they were kept."""
-    return from_burn_in(burn_in_document(snapshot, plan=plan, series=series))
-
-
 def from_burn_in(document: BurnInDocument) -> ReportDocument:
     """Return the report of a burn-in."""
     plan = [("plan", document.plan)] if document.plan else []
@@ -215,18 +209,12 @@ def _report(
 ) -> ReportDocument:
     labels = {device.id: short_name(device.id, device.kind, device.minor) for device in document.devices}
     workloads = _workloads(document.results, labels)
-    return ReportDocument(
-        node=document.node,
-        simulated=document.simulated,
-        verdict=document.verdict,
-        reason=document.reason,
-        action=document.action,
-        time=document.time,
-        devices=document.devices,
+    return copied(
+        ReportDocument,
+        document,
         labels=labels,
         workloads=workloads,
         findings=findings,
-        acknowledged=document.acknowledged,
         series=series,
         completeness=None,
         provenance=(*plan, *_provenance(agent, workloads)),
@@ -246,19 +234,11 @@ def _workload(rows: list[ResultDocument], labels: dict[str, str]) -> Workload:
     first = next((row for row in rows if row.state != ResultState.FINISHED), rows[0])
     figures = {row.metric: row.value for row in rows}
     wrong = [row.value for row in rows if row.metric == "mismatches" and row.value]
-    return Workload(
+    return copied(
+        Workload,
+        first,
         name=first.workload,
-        device=first.device,
         label=", ".join(labels.get(device, device) for device in first.device.split(",")),
-        dtype=first.dtype,
-        shape=first.shape,
-        state=first.state,
-        verdict=first.verdict,
-        detail=first.detail,
-        seed=first.seed,
-        started=first.started,
-        ended=first.ended,
-        conditions=first.conditions,
         figures=figures | ({"mismatches": max(wrong)} if wrong else {}),
     )
 

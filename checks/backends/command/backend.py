@@ -17,6 +17,7 @@ from typing import NoReturn
 import msgspec
 
 from nodevet.checks.backends.base import BackendError, Context
+from nodevet.checks.core.documents import copied
 from nodevet.checks.core.model import (
     Device,
     Event,
@@ -274,22 +275,16 @@ def identity(spec: CommandSpec, entry: DeviceEntry) -> str:
 
 
 def _device(spec: CommandSpec, entry: DeviceEntry, ids: dict[str, str]) -> Device:
-    return Device(
+    return copied(
+        Device,
+        entry,
         id=ids[entry.id],
         kind=entry.device_kind,
-        vendor=entry.vendor,
-        model=entry.model,
         backend=spec.backend,
-        uuid=entry.uuid,
-        serial=entry.serial,
         pci=address_of(entry.pci) if entry.pci else None,
-        minor=entry.minor,
         parent=None if entry.parent is None else ids[entry.parent],
-        numa_node=entry.numa_node,
-        driver=entry.driver,
         firmware=tuple(Firmware(firmware.component, firmware.version) for firmware in entry.firmware),
         links=tuple(Link(link.port, _peer(link.peer, ids), link.generation) for link in entry.links),
-        memory_bytes=entry.memory_bytes,
     )
 
 
