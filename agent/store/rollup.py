@@ -7,19 +7,7 @@ from nodevet.checks.core.quantities import QUANTITIES, QuantityKind
 
 from .rows import Rollup
 
-ROLLED = frozenset(
-    {
-        "temperature_celsius",
-        "temperature_margin_celsius",
-        "power_watts",
-        "clock_hertz",
-        "utilization_ratio",
-        "memory_used_bytes",
-        "memory_available_bytes",
-        "load_average_ratio",
-    }
-)
-"""The gauges whose course over days is worth its space."""
+ROLLED = frozenset(key for key, quantity in QUANTITIES.items() if quantity.rolled)
 
 
 class MinuteRollups:

@@ -43,7 +43,7 @@ class Quantity(msgspec.Struct, frozen=True):
     exactly 0 while they answer: it is what an empty register or a sensor that died reads. A chip that answers is warmer
     than the air that cools it, and a board draws some power and has no limit of 0. A page of metrics without detail
     has the parts ``shown``, ``*`` for all of them, and none has the ``hidden`` ones, which tell nothing of whether a
-    node is fit.
+    node is fit. Gauges are ``rolled`` into minutes whose course over days is worth its space.
     """
 
     key: str
@@ -55,6 +55,7 @@ class Quantity(msgspec.Struct, frozen=True):
     exported: bool = True
     shown: tuple[str, ...] = ()
     hidden: tuple[str, ...] = ()
+    rolled: bool = False
     judged_by_growth: bool = False
     judged_by_hour: bool = False
     never_zero: tuple[str, ...] = ()
@@ -102,6 +103,7 @@ class _Quantity(msgspec.Struct, frozen=True):
     exported: bool
     shown: tuple[str, ...]
     hidden: tuple[str, ...]
+    rolled: bool
     judged_by_growth: bool
     judged_by_hour: bool
     never_zero: tuple[str, ...]
