@@ -42,7 +42,8 @@ from nodevet.checks.core.model import Device, Metric, Result, ResultState, Snaps
 from nodevet.checks.engine.registry import installed
 from nodevet.checks.system.files import foreign_link
 from nodevet.checks.system.lock import acquire_node_lock
-from nodevet.exporters.report import read_document, render_file
+from nodevet.exporters.report.document import read_document
+from nodevet.exporters.report.render import render_file
 from nodevet.exporters.slurm.rules import WriterMemory
 from nodevet.exporters.statefile import writer as statefile
 

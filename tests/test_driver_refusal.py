@@ -32,7 +32,7 @@ from nodevet.checks.engine.refusal import FALLS, REFUSALS, driver_refuses_all, r
 from nodevet.checks.engine.registry import discover
 from nodevet.exporters.statefile.reader import StateFile, parse
 from nodevet.exporters.statefile.writer import state_text
-from nodevet.exporters.web.page import StatusPage
+from nodevet.exporters.web.page.render import StatusPage
 
 PCI = ("0000:1b:00.0", "0000:2b:00.0")
 

@@ -98,7 +98,7 @@ def told(*texts: str, read_each: int = 0) -> list[Event]:
         parser.feed(line, at(seconds))
         if read_each and number % read_each == 0:
             found += parser.take(at(seconds - 1.0))
-    return seen.admitted([*found, *parser.take()])
+    return [event for event in (*found, *parser.take()) if seen.admit(event)]
 
 
 def counted(events: list[Event]) -> list[tuple[str, str | None, str, bool]]:

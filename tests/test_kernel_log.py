@@ -668,6 +668,12 @@ def test_any_text_is_read_without_failing(lines: list[str]) -> None:
     assert len([event for event in events if event.code == "nvidia.xid.79"]) >= len(whole)
 
 
+def admitted(events: list[Event]) -> list[Event]:
+    """Return those of *events* that are new within five seconds."""
+    seen = Deduplicator(5.0)
+    return [event for event in events if seen.admit(event)]
+
+
 def happened(code: str, seconds: float, source: str, pci: str | None = "0000:3b:00", boot: str = "a") -> Event:
     """Return an event at *seconds* of a boot."""
     return Event(code=code, source=source, time=Instant(boot, int(seconds * 1e9), 0.0), text="", pci=pci)
@@ -677,7 +683,7 @@ def happened(code: str, seconds: float, source: str, pci: str | None = "0000:3b:
 def test_one_fault_from_two_sources_counts_once(order: int) -> None:
     """The driver's interface and the log tell the same XID within the window, in either order and address form."""
     pair = [happened("x.79", 10, "kernel_log"), happened("x.79", 12, "nvml", "00000000:3B:00.0")][::order]
-    assert len(Deduplicator(5.0).admitted(pair)) == 1
+    assert len(admitted(pair)) == 1
 
 
 def test_different_faults_count_each() -> None:
@@ -689,8 +695,8 @@ def test_different_faults_count_each() -> None:
         happened("x.79", 16, "nvml"),
         happened("x.79", 10, "kernel_log", boot="b"),
     ]
-    assert len(Deduplicator(5.0).admitted(events)) == len(events)
-    assert len(Deduplicator(5.0).admitted([happened("x.94", t, "kernel_log") for t in (1.0, 1.2, 1.9, 3.0)])) == 2
+    assert len(admitted(events)) == len(events)
+    assert len(admitted([happened("x.94", t, "kernel_log") for t in (1.0, 1.2, 1.9, 3.0)])) == 2
 
 
 @pytest.mark.parametrize("code", ["pcie.aer", "pcie.apei"])
@@ -701,7 +707,7 @@ def test_a_fatal_error_is_no_repeat_of_a_milder_one(code: str, first: Severity) 
         msgspec.structs.replace(happened(code, seconds, "kernel_log"), severity=severity)
         for seconds, severity in ((1.0, first), (1.1, first), (1.2, Severity.FATAL))
     ]
-    assert Deduplicator(5.0).admitted(pair) == [pair[0], pair[2]]
+    assert admitted(pair) == [pair[0], pair[2]]
 
 
 @pytest.mark.parametrize(
@@ -712,8 +718,8 @@ def test_what_the_log_says_of_an_xid_is_no_repeat_of_its_number(xid: int, varian
     """NVML tells the number alone, which may be harmless; a number behind the words is a repeat."""
     number = happened(f"nvidia.xid.{xid}", 10.0, "nvml")
     words = msgspec.structs.replace(happened(number.code, 10.1, "kernel_log"), fields={"variant": variant})
-    assert Deduplicator(5.0).admitted([number, words]) == [number, words]
-    assert Deduplicator(5.0).admitted([words, number]) == [words]
+    assert admitted([number, words]) == [number, words]
+    assert admitted([words, number]) == [words]
 
 
 def test_restart_counts_nothing_twice() -> None:

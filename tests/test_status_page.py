@@ -51,8 +51,7 @@ from nodevet.checks.core.model import (
 from nodevet.checks.core.scheduler import WriterStatus
 from nodevet.exporters.documents.schema import status_document
 from nodevet.exporters.web.http import HttpServer
-from nodevet.exporters.web.page import StatusPage
-from nodevet.exporters.web.page.render import LONGEST_TEXT
+from nodevet.exporters.web.page.render import LONGEST_TEXT, StatusPage
 
 
 def render(snapshot: Snapshot, *, seconds_later: float = 3.0, **more: object) -> str:

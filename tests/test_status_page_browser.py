@@ -15,7 +15,7 @@ from fakes.running_agent import RunningAgent
 from fakes.snapshots import at
 
 from nodevet.exporters.web.http import HttpServer
-from nodevet.exporters.web.page import StatusPage
+from nodevet.exporters.web.page.render import StatusPage
 
 PAGES = ("ok", "degraded", "failed", "unknown", "simulated", "starting", "stale")
 

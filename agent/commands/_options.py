@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from nodevet.agent.config.load import load_configuration
 from nodevet.agent.config.settings import Configuration
 from nodevet.agent.control.client import AgentAbsent, AgentSilent, ask
 from nodevet.agent.control.server import SOCKET_NAME
+from nodevet.checks.core.errors import UsageError
 from nodevet.checks.core.model import State
 from nodevet.checks.engine.registry import installed
 from nodevet.exporters.documents.types import StatusDocument
@@ -31,6 +33,15 @@ def add_places(parser: argparse.ArgumentParser) -> None:
 def add_json(parser: argparse.ArgumentParser) -> None:
     """Add ``--json``."""
     parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
+
+
+def content(name: str, command: str) -> bytes:
+    """Return what the file *name* holds, or standard input for ``-``. Raises UsageError, of *command*."""
+    try:
+        return sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
+    except OSError as error:
+        shown = "standard input" if name == "-" else name
+        raise UsageError(f"{command}: {shown} cannot be read: {error.strerror}") from error
 
 
 def configuration(arguments: argparse.Namespace, **overrides: object) -> Configuration:

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
-from pathlib import Path
 
 from nodevet.agent.config.command_specs import command_spec
 from nodevet.agent.config.settings import Configuration
@@ -55,10 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _check_file(name: str) -> int:
     shown = "standard input" if name == "-" else name
-    try:
-        data = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
-    except OSError as error:
-        raise UsageError(f"readings: {shown} cannot be read: {error.strerror}") from error
+    data = options.content(name, "readings")
     if len(data) > MAXIMUM_BYTES:
         say(f"{shown}: has {len(data)} bytes, the agent takes at most {MAXIMUM_BYTES}")
         return exits.FAILED

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import errno
-import sys
 from pathlib import Path
 
 from nodevet.agent.terminal import exits
 from nodevet.agent.terminal.output import emit, say
 from nodevet.checks.core.errors import UsageError
 from nodevet.checks.system.files import foreign_link, replace
+
+from . import _options as options
 
 SUMMARY = "render a report"
 
@@ -25,9 +26,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Render the document; exit 0 when the page was written."""
-    from nodevet.exporters.report import render_file
+    from nodevet.exporters.report.render import render_file
 
-    page = render_file(_read(arguments.document), name=arguments.document)
+    page = render_file(options.content(arguments.document, "report"), name=arguments.document)
     if arguments.output == "-":
         emit(page.encode())
         return exits.OK
@@ -51,12 +52,3 @@ def write_page(path: Path, page: bytes) -> None:
         path.write_bytes(page)
     else:
         replace(path, page, mode=0o644)
-
-
-def _read(name: str) -> bytes:
-    if name == "-":
-        return sys.stdin.buffer.read()
-    try:
-        return Path(name).read_bytes()
-    except OSError as error:
-        raise UsageError(f"report: {name} cannot be read: {error.strerror}") from error

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import codecs
-import sys
 from pathlib import Path
 
 import msgspec
@@ -18,7 +17,7 @@ from nodevet.agent.simulated.origin import simulated_owner
 from nodevet.agent.terminal import exits
 from nodevet.agent.terminal.output import say
 from nodevet.checks.backends.topology import ABSENT, connected_vendors
-from nodevet.checks.core.errors import BusyError, UsageError
+from nodevet.checks.core.errors import BusyError
 from nodevet.checks.system.process import Done, RunError, Runner, python_module
 from nodevet.checks.topology.matrix import Topology, asymmetries, compare, parse_topology, render_table, to_json
 
@@ -60,10 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _text(name: str) -> str:
-    try:
-        data = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
-    except OSError as error:
-        raise UsageError(f"topo: {name} cannot be read: {error.strerror}") from error
+    data = options.content(name, "topo")
     # PowerShell saves what it redirects as UTF-16 with a mark.
     encoding = "utf-16" if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8"
     return data.decode(encoding, "replace")

@@ -6,7 +6,6 @@ import json
 import os
 import socket
 from collections.abc import Generator
-from types import TracebackType
 from typing import Any, Self
 
 from nodevet.checks.core.errors import NodevetError, UsageError
@@ -111,9 +110,7 @@ class Session:
         """Return the session."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_raised: object) -> None:
         """Disconnect."""
         self.close()
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import msgspec
@@ -68,9 +67,7 @@ class LoadAlone:
             raise BusyError(f"burn-in: {reason}; a load runs on idle nodes only")
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_raised: object) -> None:
         """Say ``idle`` once every process of the load is gone; where one cannot be ended the state expires."""
         deadline = self._clock.monotonic() + GONE_SECONDS
         while not self._is_gone():

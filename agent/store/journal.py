@@ -11,7 +11,6 @@ from contextlib import suppress
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import msgspec
@@ -115,9 +114,7 @@ class Journal:
         )
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_raised: object) -> None:
         """Write what waits and let go."""
         self._writer.submit_rollups(self._rollups.finish())
         if self._writer.close(0.4):

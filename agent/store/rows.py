@@ -49,7 +49,7 @@ class HistoryRow(msgspec.Struct, frozen=True):
     episode: Episode
 
 
-class SeenDevice(msgspec.Struct, frozen=True, kw_only=True):
+class SeenDevice(msgspec.Struct, frozen=True):
     """A device that was in this node at some time. Another serial under the same id is another row."""
 
     device: str

@@ -258,20 +258,12 @@ class Store:
         """Remember that *devices* were here at *wall_seconds*. Raises StoreError or BusyError."""
         with self._transaction(durable=False) as run:
             for device in devices:
+                told = (device.id, device.serial or "", device.vendor, device.kind.value, device.pci, device.model)
                 run(
                     """INSERT INTO device_seen VALUES (?, ?, ?, ?, ?, ?, ?, ?)
                     ON CONFLICT (device, serial) DO UPDATE SET
                     pci = excluded.pci, model = excluded.model, last_seen = excluded.last_seen""",
-                    (
-                        device.id,
-                        device.serial or "",
-                        device.vendor,
-                        device.kind.value,
-                        device.pci,
-                        device.model,
-                        wall_seconds,
-                        wall_seconds,
-                    ),
+                    (*told, wall_seconds, wall_seconds),
                 )
 
     def devices_seen(self) -> tuple[SeenDevice, ...]:
@@ -281,19 +273,7 @@ class Store:
                 """SELECT device, serial, vendor, kind, pci, model, first_seen, last_seen
                 FROM device_seen ORDER BY first_seen, device, serial"""
             ).fetchall()
-        return tuple(
-            SeenDevice(
-                device=row[0],
-                serial=row[1] or None,
-                vendor=row[2],
-                kind=row[3],
-                pci=row[4],
-                model=row[5],
-                first_seen_wall_seconds=row[6],
-                last_seen_wall_seconds=row[7],
-            )
-            for row in rows
-        )
+        return tuple(SeenDevice(row[0], row[1] or None, *row[2:]) for row in rows)
 
     def append_rollups(self, rollups: Sequence[Rollup]) -> None:
         """Keep minutes of measurements. A minute written twice keeps the later one. Raises StoreError or BusyError."""

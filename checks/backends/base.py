@@ -56,6 +56,12 @@ class Context(Protocol):
         ...
 
 
+def names_in(context: Context, option: str) -> frozenset[str]:
+    """Return the names that the *option* of *context* lists; none where it lists none."""
+    told = context.options.get(option)
+    return frozenset(map(str, told)) if isinstance(told, (list, tuple)) else frozenset()
+
+
 class Backend(Protocol):
     """A loaded backend. ``groups`` are its sample groups, ``fast`` first."""
 

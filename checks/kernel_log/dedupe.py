@@ -6,8 +6,6 @@ channel that it stops. Events of one code on one device of one boot that lie clo
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import msgspec
 
 from nodevet.checks.core.model import Event, Outcome, Provenance
@@ -67,10 +65,6 @@ class Deduplicator:
             if old.boot_id == new.boot_id and newest - old.boottime_ns <= self._window_ns
         ][-MAXIMUM_REMEMBERED:]
         return True
-
-    def admitted(self, events: Iterable[Event]) -> list[Event]:
-        """Return those of *events* that are new."""
-        return [event for event in events if self.admit(event)]
 
     @property
     def state(self) -> DeduplicatorState:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from nodevet.checks.backends.base import BackendError, Context
+from nodevet.checks.backends.base import BackendError, Context, names_in
 from nodevet.checks.core.documents import decoded
 from nodevet.checks.core.errors import ModelError, NodevetError
 from nodevet.checks.core.model import Device, Event, FailureKind, Reading
@@ -32,7 +32,7 @@ class SimulatedBackend:
         self._context = context
         self._path = Path(str(context.options.get("simulation")))
         self._name = str(context.options.get("stands_for"))
-        self._skipped = frozenset(map(str, _names(context.options.get("skip"))))
+        self._skipped = names_in(context, "skip")
         self._seen: tuple[int, int] | None = None
         self._world = self._look()
         self.versions: dict[str, str] = {**self._world.versions, "simulated": self._world.profile}
@@ -86,7 +86,3 @@ class SimulatedBackend:
 def open_backend(context: Context) -> SimulatedBackend:
     """Return the backend that reads the node which the agent simulates."""
     return SimulatedBackend(context)
-
-
-def _names(value: object) -> Iterable[object]:
-    return value if isinstance(value, (list, tuple)) else ()

@@ -6,7 +6,6 @@ import fcntl
 import os
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from nodevet.checks.core.errors import BusyError, StoreError
@@ -44,9 +43,7 @@ class NodeLock:
         """Return the lock."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_raised: object) -> None:
         """Release the lock."""
         self.release()
 

@@ -15,7 +15,7 @@ STALE_ROUNDS = 3
 STALE_MINIMUM_SECONDS = 180.0
 """Readings older than both are history, not the present: their series end."""
 
-_PART_LABEL = {
+PART_LABELS = {
     PartKind.SENSOR: "sensor",
     PartKind.LINK: "link",
     PartKind.MEMORY_BLOCK: "block",
@@ -63,11 +63,6 @@ def summed_by_default(quantity: Quantity) -> bool:
     return quantity.part in _SUMMED_PARTS
 
 
-def part_label(kind: PartKind) -> str | None:
-    """Return the label that names a part of *kind*, or None where a device has one such part only."""
-    return None if kind in (PartKind.DEVICE, PartKind.PCIE) else _PART_LABEL[kind]
-
-
 def _statuses(statuses: Mapping[ReadingStatus, int]) -> Iterator[Family]:
     yield family("readings", {(status.value,): count for status, count in statuses.items()})
 
@@ -109,7 +104,7 @@ def _part_samples(
         and (is_whole or name in quantity.shown)
     }
     if any(part for _, part in values):
-        return (*_DEVICE, _PART_LABEL.get(quantity.part, "part")), values
+        return (*_DEVICE, PART_LABELS.get(quantity.part, "part")), values
     return _DEVICE, {(device,): value for (device, _), value in values.items()}
 
 

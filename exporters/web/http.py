@@ -40,7 +40,7 @@ from .arrivals import Arrivals, Request
 from .connections import CONNECTION_SECONDS, Connections
 from .departures import Departure
 from .listen_address import family, is_loopback, names_loopback, refusal, with_zone
-from .page import StatusPage
+from .page.render import StatusPage
 
 LOOK_SECONDS = 0.25
 """Between two looks at how long connections are open, while any is."""

@@ -13,7 +13,6 @@ from nodevet.checks.system.exhaustion import EXHAUSTED
 
 from .listeners import holder_of
 
-DEFAULT_LISTEN = "127.0.0.1:10917"
 _LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 
 HOST_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,62}(\.[A-Za-z0-9_][A-Za-z0-9_-]{0,62})*\.?")

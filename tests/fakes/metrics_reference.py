@@ -7,12 +7,12 @@ from pathlib import Path
 
 from fakes.snapshots import acknowledged_node, cpu_node, eventful_node, failed_node, gpu_node, unknown_node
 
-from nodevet.checks.core.model import Snapshot
+from nodevet.checks.core.model import PartKind, Snapshot
 from nodevet.checks.core.quantities import QUANTITIES, QuantityKind
 from nodevet.exporters.metrics.family import PREFIX, Family, Maker
 from nodevet.exporters.metrics.node import node_makers
 from nodevet.exporters.metrics.prometheus import families
-from nodevet.exporters.metrics.quantity import part_label, summed_by_default
+from nodevet.exporters.metrics.quantity import PART_LABELS, summed_by_default
 from nodevet.exporters.metrics.result import result_metrics
 from nodevet.exporters.metrics.scheduler import scheduler_metrics
 
@@ -105,7 +105,9 @@ def _quantity_rows() -> Iterator[str]:
     for key, quantity in QUANTITIES.items():
         if not quantity.exported or quantity.kind is QuantityKind.TEXT:
             continue
-        second = "state" if quantity.kind is QuantityKind.STATE else part_label(quantity.part)
+        is_alone = quantity.part in (PartKind.DEVICE, PartKind.PCIE)
+        second = None if is_alone else PART_LABELS[quantity.part]
+        second = "state" if quantity.kind is QuantityKind.STATE else second
         labels = ["device", *([second] if second else [])]
         mark = "" if quantity.shown else " *detail*"
         mark = " *summed*" if not mark and summed_by_default(quantity) else mark

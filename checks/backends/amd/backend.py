@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from nodevet.checks.backends.base import BackendError, Context
+from nodevet.checks.backends.base import BackendError, Context, names_in
 from nodevet.checks.backends.driver_errors import Asked
 from nodevet.checks.backends.host.withheld import kept_away
 from nodevet.checks.backends.pci import error_readings, pci_accelerators
@@ -58,8 +58,7 @@ def open_backend(context: Context) -> AmdBackend:
         raise BackendError(FailureKind.NO_DEVICES, "no AMD accelerator on the PCI bus, and amdgpu is not loaded")
     generation = tree.text_or_none(GENERATION)  # before the library looks: what comes meanwhile is noticed
     library = load(context.progress)
-    left_out = context.options.get("leave_out", ())
-    library.left_out = frozenset(map(str, left_out)) if isinstance(left_out, (list, tuple)) else frozenset()
+    library.left_out = names_in(context, "leave_out")
     return AmdBackend(context, tree, library, generation)
 
 
@@ -98,8 +97,7 @@ class AmdBackend:
         self._generation = generation
         self._gpus: dict[str, _Gpu] = {}
         self._remembered: dict[str, _Gpu] = {}
-        skip = context.options.get("skip", ())
-        self._skipped = frozenset(map(str, skip)) if isinstance(skip, (list, tuple)) else frozenset()
+        self._skipped = names_in(context, "skip")
         self.versions = self._read_versions()
 
     def devices(self) -> tuple[Device, ...]:

@@ -252,16 +252,14 @@ def _heat() -> list[Item]:
         Item("temperature_celsius", part, (_temperature(sensor, "CURRENT"), _metrics(_key(field, 1, NO_VALUE_16))))
         for sensor, (part, field) in SENSORS.items()
     ]
-    stacks = [
-        Item(
-            "temperature_celsius",
-            Part(PartKind.SENSOR, "memory", stack),
-            (_temperature(f"HBM_{stack}", "CURRENT"),),
-            optional=True,
-        )
+    return [*own, *_stacks("temperature_celsius", "CURRENT")]
+
+
+def _stacks(quantity: str, metric: str) -> list[Item]:
+    return [
+        Item(quantity, Part(PartKind.SENSOR, "memory", stack), (_temperature(f"HBM_{stack}", metric),), optional=True)
         for stack in range(STACKS)
     ]
-    return [*own, *stacks]
 
 
 def _limits() -> list[Item]:
@@ -271,16 +269,7 @@ def _limits() -> list[Item]:
         for quantity, metric in named.items()
         for sensor, (part, _) in SENSORS.items()
     ]
-    stacks = [
-        Item(
-            quantity,
-            Part(PartKind.SENSOR, "memory", stack),
-            (_temperature(f"HBM_{stack}", metric),),
-            optional=True,
-        )
-        for quantity, metric in named.items()
-        for stack in range(STACKS)
-    ]
+    stacks = [item for quantity, metric in named.items() for item in _stacks(quantity, metric)]
     default = Call("amdsmi_get_power_cap_info", (), _cap("default_power_cap"))
     clocks = [
         Item("clock_maximum_hertz", Part(PartKind.CLOCK, name), (_clock(kind, "max_clk"),))

@@ -1,7 +1,1 @@
 """The status page: what the node is found to be, for a person with a browser. No script, nothing from outside."""
-
-from __future__ import annotations
-
-from .render import StatusPage
-
-__all__ = ["StatusPage"]
