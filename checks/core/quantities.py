@@ -1,9 +1,9 @@
-"""Every quantity once: key with unit, kind, help and plausible range.
+"""The table of quantities: key with unit, kind, help and plausible range.
 
-Metric names, help texts, the reference page and the command backend's schema are made from this table.
+Metric names, help texts, the reference page and the command backend's schema are generated from this table.
 A value outside the plausible range is not a measurement: backends report it as ``error``. The bounds are those of
-physics, not of today's boards: what lies beyond is a wrong unit, a torn read or a marker for "no value". Each states
-where it comes from.
+physics, not of today's devices: a value beyond them is a wrong unit, a torn read or a marker for "no value". Each
+states its source.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .model import PartKind, Reading, ReadingStatus, Scalar
 
 
 class QuantityKind(StrEnum):
-    """How a quantity behaves: a counter only grows within an epoch, a state is one of named words."""
+    """The behaviour of a quantity: a counter only grows within an epoch, a state is one of named words."""
 
     GAUGE = "gauge"
     COUNTER = "counter"
@@ -27,7 +27,7 @@ class QuantityKind(StrEnum):
 
 
 class Bounds(msgspec.Struct, frozen=True):
-    """Between which values a measurement lies, and why no device measures anything else; None is no bound."""
+    """The range of plausible values, and why no device measures others; None is no bound."""
 
     low: float | None
     high: float | None
@@ -35,10 +35,10 @@ class Bounds(msgspec.Struct, frozen=True):
 
 
 class Quantity(msgspec.Struct, frozen=True):
-    """One quantity. ``judged_by_growth`` counters keep their last value over a restart.
+    """One quantity. Counters ``judged_by_growth`` keep their last value over a restart.
 
-    Those ``judged_by_hour`` also count how far they grew within the last one. Parts ``never_zero`` have no value of
-    exactly 0 while they answer: it is what an empty register or a sensor that died reads.
+    Counters ``judged_by_hour`` also count their growth within the last hour. Parts ``never_zero`` never read exactly 0
+    while they work: an empty register or a dead sensor does.
     """
 
     key: str
@@ -64,7 +64,7 @@ class Quantity(msgspec.Struct, frozen=True):
 
     @property
     def unit(self) -> str:
-        """Return the unit that the key ends in, or an empty string for counts, flags and words."""
+        """Return the unit that the key ends in, or an empty string for counts, flags and texts."""
         units = {
             "celsius": "celsius",
             "watts": "watts",
@@ -91,7 +91,7 @@ RECOVERY_ACTIONS = (
 )
 
 UNKNOWN_ACTION = "unknown"
-"""An action that no table knows: the driver asks for something, and a younger version of nodevet may know what."""
+"""An action in no table: the driver recommends an action that a later version of nodevet may know."""
 
 COMPUTE_PARTITIONS = ("spx", "dpx", "tpx", "qpx", "cpx")
 MEMORY_PARTITIONS = ("nps1", "nps2", "nps4", "nps8")
@@ -109,11 +109,11 @@ _P = PartKind
 
 LARGEST_COUNT = 2**63 - 1
 SHOWN_LETTERS = 100
-"""So much of an odd value is told."""
+"""Largest number of characters of an implausible value in a message."""
 IMPLAUSIBLE = " is implausible: "
-"""Stands in the detail of a reading whose value was told and is none."""
+"""Marks the detail of a reading whose value was read and is implausible."""
 NO_VALUE = "no value: "
-"""The detail of a reading begins so where what a command printed for it is no value at all, such as NaN."""
+"""Starts the detail of a reading for which a command printed no value, such as NaN."""
 
 HEAT = Bounds(
     -55,
@@ -122,7 +122,7 @@ HEAT = Bounds(
     "exactly 0 of a chip an empty register: the air that cools it has 5 celsius or more (ASHRAE TC 9.9, class A4)",
 )
 CHIPS = frozenset({"core", "memory", "hotspot", "edge", "package"})
-"""Sensors in a chip that answers, and so is warmer than the air that cools it."""
+"""Sensors in a running chip, which is warmer than the air that cools it."""
 HEAT_LIMIT = Bounds(20, 200, "a limit of a device lies above the air that cools it; see temperature_celsius")
 HEAT_MARGIN = Bounds(-200, 255, "the difference of two temperatures, each of -55 to 200 celsius")
 HEAT_BEYOND = Bounds(-200, 0, "no device slows down or shuts itself off below its highest operating temperature")
@@ -133,7 +133,7 @@ POWER = Bounds(
     "0 W drawn by a device that answers is one too",
 )
 BOARD = frozenset({"device"})
-"""The scope of power that is the whole board: while it answers it draws some, and no limit of it is 0."""
+"""The power scope of the whole device: a running device draws power, and its limits are never 0."""
 CLOCK = Bounds(
     0,
     48e9,
@@ -141,7 +141,7 @@ CLOCK = Bounds(
     "(12481 MHz on an RTX PRO 6000, 14001 MHz on an RTX 5090); 65535 MHz is an empty register",
 )
 ONES = frozenset({2**32 - 1, 2**64 - 1})
-"""What a field of 32 or 64 bits reads that nobody fills, such as UINT_MAX in the metrics of a driver."""
+"""Values of a field of 32 or 64 bits that is not filled, such as UINT_MAX in the metrics of a driver."""
 COUNT = Bounds(
     0,
     LARGEST_COUNT,
@@ -402,12 +402,12 @@ QUANTITIES: dict[str, Quantity] = {entry.key: entry for entry in _TABLE}
 
 
 def quantity(key: str) -> Quantity:
-    """Return the quantity named *key*; a KeyError names an undeclared one."""
+    """Return the quantity named *key*. Raises KeyError for an undeclared one."""
     return QUANTITIES[key]
 
 
 def measured(reading: Reading) -> Reading:
-    """Return *reading*, or the same with status ``error`` where no device can have measured its value."""
+    """Return *reading*, or a copy with status ``error`` where no device can have measured its value."""
     if reading.value is None:
         return reading
     entry = QUANTITIES[reading.quantity]
@@ -420,7 +420,7 @@ def measured(reading: Reading) -> Reading:
 
 
 def _doubt(value: Scalar, entry: Quantity) -> str | None:
-    """Return why *value* is no measurement of the quantity, or None where it may be one."""
+    """Return why *value* is no measurement of the quantity, or None where it is plausible."""
     match entry.kind:
         case QuantityKind.STATE:
             return None if value in entry.states else f"not one of {', '.join(entry.states)}"
@@ -436,14 +436,14 @@ def _doubt(value: Scalar, entry: Quantity) -> str | None:
 
 
 def is_implausible(reading: Reading) -> bool:
-    """Return whether *reading* had a value that was none; one that could not be read at all is another matter."""
+    """Return whether *reading* is an error because of its value; a failed read is not."""
     is_odd = IMPLAUSIBLE in reading.detail or reading.detail.startswith(NO_VALUE)
     return reading.status is ReadingStatus.ERROR and is_odd
 
 
 def _implausible(reading: Reading, why: str) -> Reading:
     value = reading.value
-    if isinstance(value, int) and abs(value) > LARGEST_COUNT:  # its digits are of no use, and Python may refuse them
+    if isinstance(value, int) and abs(value) > LARGEST_COUNT:  # too many digits, which Python may refuse to print
         shown = f"a number of {value.bit_length()} bits"
     else:
         shown = repr(value)[:SHOWN_LETTERS]
