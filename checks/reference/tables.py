@@ -1,8 +1,8 @@
 """Facts as data: CSV files beside this module, one frozen struct per row.
 
-The header of a file names the fields of its row type, in any order, plus nothing else. An empty cell is None
-where the field allows None, an empty tuple where it is a tuple, and otherwise the empty string. The parts of
-a tuple are separated by ``;``. Facts carry a ``source`` column: where a person can look them up.
+The header of a file contains exactly the fields of its row type, in any order. An empty cell is None where the field
+allows None, an empty tuple where it is a tuple, and otherwise the empty string. The elements of a tuple are separated
+by ``;``. Facts carry a ``source`` column: the document in which a person can look them up.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ def load_table(name: str, row_type: type[Row]) -> tuple[Row, ...]:
 
 
 def keep_tables() -> None:
-    """Read every data file now, so that a process that runs for months needs no file of the installation again.
+    """Read every data file now, so that a process that runs for months needs no installed file again.
 
-    A table that is first used late would else fail where descriptors have run out or the package is being replaced.
+    A table that is first used late would otherwise fail when descriptors have run out or the package is being replaced.
     """
     for path in sorted(Path(__file__).parent.glob("*.csv")):
         _text(path.name)
@@ -51,7 +51,7 @@ def _text(name: str) -> str:
 
 
 def parse_table(text: str, name: str, row_type: type[Row]) -> tuple[Row, ...]:
-    """Return the rows of the CSV *text*; *name* stands for it in messages. Raises ReferenceDataError."""
+    """Return the rows of the CSV *text*; *name* is the file name in messages. Raises ReferenceDataError."""
     fields = typing.get_type_hints(row_type)
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     rows: list[Row] = []
