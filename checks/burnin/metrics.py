@@ -9,7 +9,7 @@
 | efficiency_ratio | ratio | tflops_median / peak_tflops; None without a peak |
 | gemms_run | count | products in the measured time |
 | gemms_verified | count | of those, checked against a certified golden; None: all right, but the self-test failed |
-| gemms_checked | count | all that were compared: those, and the products of preparation and warm-up |
+| gemms_checked | count | all compared products: those, and the products of preparation and warm-up |
 | mismatches | count | of those checked, wrong in at least one bit; any is a fault |
 | verified_fraction | ratio | gemms_verified / gemms_run |
 | mismatch_rate_upper_bound_95 | ratio | 95 % upper bound of the rate of wrong products |
@@ -24,13 +24,13 @@
 | measured_seconds | seconds | device time of the measured batches |
 | memory_bytes | bytes | operands and ring |
 
-``conditions`` of the result carry, besides the settings: ``verification``, one of ``verified`` (nothing wrong),
-``mismatch``, ``unmeasured: self-test``, ``unmeasured: range or device`` (certification failed and no single cell could
-be laid to the device), ``unmeasured: nothing verified``; ``mismatch_reports``, one per located fault; ``self_test``,
-one per planted fault. A refused result says in ``refusal`` what is to blame: the ``format``, which the device lacks,
-``untold`` (nothing tells whether it has the format), its ``exactness`` at this K (others may run after each of these),
-or the ``device`` (none will). ``left_out`` says which part
-of the device the load did not reach; then nothing is proved of it.
+``conditions`` of the result contain, besides the settings: ``verification``, one of ``verified`` (nothing wrong),
+``mismatch``, ``unmeasured: self-test``, ``unmeasured: range or device`` (certification failed and no single cell
+proves the device wrong), ``unmeasured: nothing verified``; ``mismatch_reports``, one per located fault; ``self_test``,
+one per planted fault. ``refusal`` of a refused result names the cause: the ``format``, which the device lacks,
+``untold`` (it is unknown whether the device has the format), its ``exactness`` at this K (others may run after each of
+these), or the ``device`` (none will run). ``left_out`` names the part of the device that the load did not reach; then
+nothing is proved of the device.
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ UNITS: dict[str, str] = {
     "measured_seconds": "seconds",
     "memory_bytes": "bytes",
 }
-"""Every figure with its unit, in the order in which they are shown."""
+"""Every figure with its unit, in display order."""
 
 
 def figures(values: dict[str, float | int | None]) -> tuple[Metric, ...]:
-    """Return *values* as metrics in the table's order; a name that is not in the table is a KeyError."""
+    """Return *values* as metrics in the table's order. Raises KeyError for a name that is not in the table."""
     unknown = values.keys() - UNITS.keys()
     if unknown:
         raise KeyError(f"no such figure: {', '.join(sorted(unknown))}")
@@ -72,7 +72,7 @@ def figures(values: dict[str, float | int | None]) -> tuple[Metric, ...]:
 
 
 def verification_state(*, refuted: int, self_test_passed: bool, verified: int, mismatches: int) -> str:
-    """Return what may be said of the results: never ``verified`` where nothing was."""
+    """Return the verification state: never ``verified`` where no product was verified."""
     if mismatches:
         return "mismatch"
     if refuted:

@@ -255,7 +255,7 @@ class KernelLogParser:
             if event.pci is None and remark.pci:
                 event = msgspec.structs.replace(event, pci=remark.pci)
             if _is_as_sure(event.provenance, remark.provenance):
-                self._remarks.remove(remark)  # the remark stays for the kernel's event when only a text used it
+                self._remarks.remove(remark)  # a text leaves the remark to the kernel event that it is about
         severity = STATED_SEVERITIES.get(_stated(event).lower())
         return event if severity is None else msgspec.structs.replace(event, severity=severity)
 
