@@ -168,7 +168,7 @@ def _printable(problem: BaseException) -> str:
 
 
 def one_line(text: str) -> str:
-    """Return *text* as one printable line, whatever letters or broken bytes it holds."""
+    """Return *text* as one printable line, with any letters or broken bytes in it."""
     return " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
 
 

@@ -226,7 +226,7 @@ def _unescaped(text: str) -> str:
 
 
 def _record(record: re.Match[str]) -> Line:
-    """A raw record of /dev/kmsg that stands in a text: what it says of its writer is only told."""
+    """Return a raw record of /dev/kmsg inside a text: its statement of its author is no proof."""
     facility = int(record["priority"]) >> 3
     text = _unescaped(record["text"].split("\n", 1)[0])
     return Line(
@@ -268,7 +268,7 @@ def _json_line(fields: dict[str, object]) -> Line | None:
     if not writers and any(name in fields for name in _JSON_LOGGER):
         return Line(text[:MAXIMUM_TEXT].strip(), Origin.PROGRAM, True)
     if not writers and "MESSAGE" not in fields and "msg" not in fields:
-        # A shipper wraps whole lines without telling who wrote them: the line itself does.
+        # A shipper wraps whole lines without naming their author: the line itself may.
         return split_line(text) if not text.lstrip().startswith("{") else None
     micros = str(fields.get("__REALTIME_TIMESTAMP", ""))
     wall = int(micros) / 1e6 if _MICROSECONDS.fullmatch(micros) else None
@@ -278,7 +278,7 @@ def _json_line(fields: dict[str, object]) -> Line | None:
 
 
 def _strip_header(text: str, header: _Header) -> str:
-    """Take known header parts off the front of *text* until none is left."""
+    """Remove known header parts from the start of *text* until none is left."""
     for _ in range(8):
         rest = _strip_one(text, header)
         if rest is None:
@@ -289,7 +289,7 @@ def _strip_header(text: str, header: _Header) -> str:
 
 
 def _strip_prefixed(text: str, header: _Header) -> str:
-    """Take off what grep, pdsh and the like put before a line: file, line number, node. Only where a header follows."""
+    """Remove prefixes of grep, pdsh and similar tools: file, line number, node. Only where a header follows."""
     rest = text
     for _ in range(3):
         match = _PREFIX.match(rest)
@@ -320,7 +320,7 @@ def _strip_one(text: str, header: _Header) -> str | None:
         return text[match.end() :]
     if match := _ISO.match(text):
         header.wall_seconds = _iso_seconds(match)
-        # Only dmesg writes a comma before the fraction; with anything else host and tag follow.
+        # Only dmesg writes a comma before the fraction; after any other mark host and tag follow.
         rest = text[match.end() :]
         return rest if match["mark"] == "," else _strip_host(rest, header)
     if match := _SYSLOG_TIME.match(text):
@@ -340,7 +340,7 @@ def _strip_brackets(text: str, match: re.Match[str], header: _Header) -> str | N
     inside = match["inside"]
     rest = text[match.end() :]
     if stamp := _ISO.match(inside):
-        # A console server, a shipper or a program's own logger: the time alone does not tell who wrote the line.
+        # A console server, a shipper or a program's own logger: the time alone does not identify the author.
         header.wall_seconds = _iso_seconds(stamp)
         return rest
     seconds = _SECONDS.match(inside)
@@ -371,7 +371,7 @@ def _tagged(text: str, header: _Header) -> str | None:
 
 
 def _strip_host(text: str, header: _Header) -> str:
-    """Take host and tag off a line of syslog or journald; the tag says who wrote it."""
+    """Remove host and tag from a line of syslog or journald; the tag names the author."""
     if match := _HYPERVISOR.match(text):
         header.origin = Origin.KERNEL
         return text[match.end() :]
@@ -388,7 +388,7 @@ def _strip_host(text: str, header: _Header) -> str:
 
 
 def _strip_wrapping(text: str, header: _Header) -> str:
-    """Handle what is no log line itself: a program's line without time, or a log line inside another message."""
+    """Handle text that is no log line itself: a program's line without time, or a log line inside another message."""
     program = _PROGRAM_TAG.match(text)
     if program and program["tag"] != "kernel":
         header.origin = Origin.PROGRAM
@@ -415,7 +415,7 @@ def _iso_seconds(match: re.Match[str]) -> float | None:
 
 
 def _calendar_seconds(inside: str) -> float | None:
-    """Return the epoch of ``Fri Aug 30 11:43:09 2024``, taken as UTC because the line names no zone."""
+    """Return the epoch of ``Fri Aug 30 11:43:09 2024`` as UTC, because the line names no zone."""
     words = inside.split("<")[0].split()
     if len(words) != 5:
         return None
