@@ -29,7 +29,7 @@ STEPS: dict[str, tuple[str, object, str]] = {
     "no_process": ("segv", subprocess, "Popen"),
     "open": ("segv", Child, "_open"),
     "watch": ("segv", Child, "_watch"),
-    "end": ("segv", Child, "_look_for_end"),
+    "end": ("segv", Child, "_poll_end"),
     "close": ("segv", Child, "_close"),
     "limit": ("segv", child_process, "tight_limit"),
     "start": ("segv", Reader, "_start"),

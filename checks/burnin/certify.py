@@ -1,7 +1,7 @@
-"""Certification: the device's first result is proved exact on the host, and only then its sums become the golden.
+"""Certification: the device's first result is proved exact on the host before its sums become the golden sums.
 
 For exact integers C = A B holds precisely when C v = A (B v) for every v; with hashed 20-bit v and u on both sides
-a wrong entry survives with a chance below 1e-6 per vector. That costs matrix-vector products in place of a
+a wrong entry survives with a probability below 1e-6 per vector. That costs matrix-vector products instead of a
 reference product. Random 64 x 64 tiles in fp64 are a second, direct witness.
 """
 
@@ -32,18 +32,18 @@ _CHUNK = 1 << 15  # elements: torch splits larger operations over threads of its
 
 
 class Golden(msgspec.Struct, frozen=True):
-    """What a correct result sums to: ``rows`` (M + extra,), ``columns`` (offsets, words), on the device."""
+    """The sums of a correct result: ``rows`` (M + extra,), ``columns`` (offsets, words), on the device."""
 
     rows: Tensor
     columns: Tensor
 
 
 class Certificate(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome for one operand set: a golden, or where the device's result is not the product.
+    """The outcome for one operand set: golden sums, or the places where the device's result is wrong.
 
     ``bad_rows`` are rows of the extended A, ``bad_columns`` columns of the result. ``reason`` is empty when
-    certified. ``wrong_share`` is the share of rows or columns that disagree: near 1 speaks for a range
-    or a library, near 0 for a fault. ``witness`` is the cell that proves the device wrong, None where none does.
+    certified. ``wrong_share`` is the share of rows or columns that disagree: near 1 indicates a range
+    or a library, near 0 a fault. ``witness`` is the cell that proves the device wrong, None without one.
     """
 
     golden: Golden | None
@@ -64,7 +64,7 @@ def certify(
 ) -> Certificate:
     """Compute the product of all rows on the device in pieces of *m* rows and prove it on the host.
 
-    *run* stands in for ``multiplication.run`` (a planted fault); *pause* is called between pieces.
+    *run* replaces ``multiplication.run`` (a planted fault); *pause* is called between pieces.
     """
     measured = run or multiplication.run
     exact = multiplication.exact if multiplication.narrow else measured
@@ -88,7 +88,7 @@ def certify(
 
 
 def to_bits(integers: Tensor, multiplication: Multiplication, *, output: bool = True) -> Tensor:
-    """Return the bits that exact *integers* (int64) have as a result, as integers of the result's size."""
+    """Return the bits of exact *integers* (int64) as a result, as integers of the result's size."""
     wide = _scaled(integers, multiplication).to(multiplication.wide)
     return bit_view(wide.to(multiplication.output) if output else wide)
 
@@ -100,7 +100,7 @@ def _scaled(integers: Tensor, multiplication: Multiplication) -> Tensor:
 
 
 class _Product(msgspec.Struct):
-    """All rows on the host: the exact result, the narrow one if any, and cells of which two products differ."""
+    """All rows on the host: the exact result, the narrow one if any, and cells in which two products differ."""
 
     exact: Tensor
     narrow: Tensor | None
@@ -115,7 +115,7 @@ def _compute(
     measured: Multiply,
     pause: Callable[[], None],
 ) -> _Product:
-    """Compute all rows in pieces; where pieces overlap both must agree. Of a disputed cell the wrong value is kept."""
+    """Compute all rows in pieces; overlapping pieces must agree. Of a disputed cell the wrong value is kept."""
     total, n = operands.a.recipe.rows, operands.b.recipe.columns
     device = operands.a.matrix.device
     result = torch.empty(total, n, dtype=multiplication.wide)
@@ -190,7 +190,7 @@ def _prove(
 
 
 def _corners(broken: Tensor) -> Tensor:
-    """Return broken cells that name every broken row and column of the chunk once: (cells, 2)."""
+    """Return broken cells that cover every broken row and column of the chunk once: (cells, 2)."""
     rows, columns = torch.nonzero(broken.any(1)).flatten(), torch.nonzero(broken.any(0)).flatten()
     in_rows = torch.stack([rows, broken[rows].to(torch.uint8).argmax(1)], 1)
     return torch.cat([in_rows, torch.stack([broken[:, columns].to(torch.uint8).argmax(0), columns], 1)])
@@ -206,7 +206,7 @@ def _suspects(
 ) -> tuple[Tensor, Tensor]:
     """Return rows and columns of wrong cells among those that disagree. A change may cancel in one direction.
 
-    Each row that disagrees is wrong in one of the columns that do, but not in each: dead tiles lie apart.
+    Each disagreeing row is wrong in one of the disagreeing columns, but not in each: dead tiles are apart.
     """
     rows = spread(bad_rows if len(bad_rows) else torch.arange(result.shape[0]), _SUSPECT_ROWS)
     columns = bad_columns if len(bad_columns) else torch.arange(result.shape[1])
@@ -249,7 +249,7 @@ def _refuted(
     *,
     suspects: tuple[Tensor, Tensor] | None = None,
 ) -> Certificate:
-    """Return why there is no golden. *rows* and *columns* are the cells that are wrong where *suspects* names none."""
+    """Return the certificate of a refuted product. *rows*, *columns* are the wrong cells unless *suspects* is given."""
     bad_rows, bad_columns = torch.unique(rows), torch.unique(columns)
     share = max(len(bad_rows) / result.shape[0], len(bad_columns) / result.shape[1])
     return Certificate(
@@ -271,7 +271,7 @@ Chunks = Iterable[tuple[slice, Callable[[], Tensor]]]
 
 
 def _entries(operand: Operand) -> Chunks:
-    """Yield row ranges of *operand* and how to make their integers again: the host trusts no copy of the device."""
+    """Yield row ranges of *operand* and functions that make their integers: the host trusts no copy of the device."""
     recipe: Recipe = operand.recipe
     columns = torch.arange(recipe.columns, dtype=torch.int64)
     step = max(1, _CHUNK // recipe.columns)

@@ -1,4 +1,4 @@
-"""The device under load as torch shows it: one torch device, its facts, its clocks and its free memory.
+"""The device under load as torch reports it: one torch device, its facts, its clocks and its free memory.
 
 The parent chooses the device by environment before the child starts (``CUDA_VISIBLE_DEVICES`` with a UUID), so an
 accelerator is always the only one that is visible. A processor socket is chosen by affinity.
@@ -26,18 +26,18 @@ Outcome = TypeVar("Outcome")
 ONE_INSTANCE = "the board is split, and a load reaches one MIG instance of it: disable MIG to load all of it"
 
 _OF_A_PART = ("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "HSA_CU_MASK", "ROC_GLOBAL_CU_MASK")
-"""Variables that give a process a part of an accelerator; SLURM sets the first one in a job with gres/mps."""
+"""Variables that restrict a process to a part of an accelerator; SLURM sets the first one in a job with gres/mps."""
 
 _ALL = "100"
 
 _MOST_PROCESSORS = 8192
-"""No kernel has more (CONFIG_NR_CPUS); it takes those of them that there are."""
+"""No kernel has more (CONFIG_NR_CPUS); the kernel ignores those that do not exist."""
 
 
 class ComputeDevice(msgspec.Struct, frozen=True, kw_only=True):
-    """One device to load. ``cache_bytes`` is its last-level cache, None where nobody tells.
+    """One device to load. ``cache_bytes`` is its last-level cache, None where unknown.
 
-    ``left_out`` says which part of it the load does not reach, so that no result proves the device.
+    ``left_out`` names the part that the load does not reach, so that no result proves the device.
     """
 
     kind: str
@@ -48,16 +48,16 @@ class ComputeDevice(msgspec.Struct, frozen=True, kw_only=True):
     left_out: str = ""
 
     def free_bytes(self) -> int:
-        """Return what a load may allocate at most, before any share of it is chosen."""
+        """Return the largest allocation of a load in bytes, before any share of it is chosen."""
         if self.kind == "cpu":
             return host_memory_allowance()
         free, _total = torch.cuda.mem_get_info(self.torch_device)
         return int(free)
 
     def timed(self, start: Callable[[], Callable[[], Outcome]]) -> tuple[float, Outcome]:
-        """Call *start*, then what it returns, which waits for the device; return device seconds and the outcome.
+        """Call *start*, then the function that it returns, which waits for the device; return seconds and the outcome.
 
-        A device's own timer is not believed beyond what passed on the host.
+        A device's own timer is not trusted beyond the time that passed on the host.
         """
         begin_seconds = time.perf_counter()
         if self.kind == "cpu":
@@ -72,7 +72,7 @@ class ComputeDevice(msgspec.Struct, frozen=True, kw_only=True):
         return believed(float(begin.elapsed_time(end)) / 1e3, time.perf_counter() - begin_seconds), outcome
 
     def release(self) -> None:
-        """Give cached memory back to the driver."""
+        """Return cached memory to the driver."""
         if self.kind != "cpu":
             torch.cuda.empty_cache()
 
@@ -80,7 +80,7 @@ class ComputeDevice(msgspec.Struct, frozen=True, kw_only=True):
 def open_device(device_id: str, pci_device_id: str | None = None) -> ComputeDevice:
     """Open the device *device_id*: ``cpu-N`` for socket N, anything else for the one visible accelerator.
 
-    Raises RefusedError where it is not there.
+    Raises RefusedError where it does not exist.
     """
     if device_id.startswith("cpu-"):
         return _open_socket(device_id)
@@ -114,7 +114,7 @@ def open_device(device_id: str, pci_device_id: str | None = None) -> ComputeDevi
 
 
 def _open_socket(device_id: str) -> ComputeDevice:
-    """Bind this process to the socket and give torch one thread per core of it that may be used."""
+    """Bind this process to the socket and give torch one thread for each of its usable cores."""
     socket = device_id.removeprefix("cpu-")
     allowed = os.sched_getaffinity(0)
     processors = _of_socket(socket, allowed)
@@ -141,12 +141,12 @@ def _of_socket(socket: str, processors: Iterable[int]) -> frozenset[int]:
 
 
 def _cores(processors: Iterable[int]) -> int:
-    """Return how many cores *processors* are: the number of a core may come again on another die."""
+    """Return the number of cores of *processors*: a core number may repeat on another die."""
     return len({_topology(cpu, "thread_siblings_list", str(cpu)) for cpu in processors})
 
 
 def _of_machine() -> frozenset[int]:
-    """Return the processors of this machine or container: what its first process may use, where that is told."""
+    """Return the processors of this machine or container: the affinity of its first process, where that is readable."""
     try:
         return frozenset(os.sched_getaffinity(1))
     except OSError:
@@ -154,9 +154,9 @@ def _of_machine() -> frozenset[int]:
 
 
 def _reachable() -> frozenset[int]:
-    """Return the processors that this process could have, whatever it was started with; changes its affinity.
+    """Return the processors that this process could have, regardless of its start; changes its affinity.
 
-    Where the service manager itself has some of them (CPUAffinity= in system.conf, isolcpus=), so has every process.
+    A restriction of the service manager itself (CPUAffinity= in system.conf, isolcpus=) applies to every process.
     """
     try:
         os.sched_setaffinity(0, range(_MOST_PROCESSORS))
@@ -166,13 +166,13 @@ def _reachable() -> frozenset[int]:
 
 
 def _kept_away(environment: Mapping[str, str]) -> str:
-    """Return which variable keeps a part of an accelerator from this process, or an empty string."""
+    """Return a text about the variable that withholds a part of an accelerator, or an empty string."""
     name = next((name for name in _OF_A_PART if environment.get(name, _ALL) not in ("", _ALL)), None)
     return f"{name} keeps a part of the device from the load: unset it" if name else ""
 
 
 def _left_out(used: int, of: int) -> str:
-    """Return which processors of a socket a load leaves out, or an empty string."""
+    """Return a text about the processors of a socket that a load does not use, or an empty string."""
     if used == of:
         return ""
     why = "taskset, a job, a container, CPUAffinity=, isolcpus="
@@ -180,7 +180,7 @@ def _left_out(used: int, of: int) -> str:
 
 
 def _withheld_time(quota: float | None, cores: int) -> str:
-    """Return which share of the processors' time a *quota* keeps from a load; all sockets share it."""
+    """Return a text about the processor time that a *quota* withholds from a load; all sockets share it."""
     if quota is None or quota >= cores:
         return ""
     return f"a quota leaves the time of {quota:g} of {cores} cores to this process (cpu.max, CPUQuota=): lift it"

@@ -1,9 +1,9 @@
-"""What can go wrong with a workload without the device being at fault.
+"""Errors of a workload that are no fault of the device.
 
 BurninError
-├── RefusedError        the workload cannot run here; one line says why and what to do
+├── RefusedError        the workload cannot run here; one line names the reason and the remedy
 │   └── FormatError     this number format cannot be run on this device; others may
-│       └── UntoldFormatError   nothing tells whether the device has this number format
+│       └── UntoldFormatError   it is unknown whether the device has this number format
 ├── NotExactError       operands whose sums would leave the exact range: never narrowed silently
 └── InterruptionError   the parent asked to stop
 """
@@ -14,11 +14,11 @@ from nodevet.checks.core.errors import NodevetError
 
 
 class BurninError(NodevetError):
-    """A workload ended without measuring what it set out to."""
+    """A workload ended without complete measurements."""
 
 
 class RefusedError(BurninError):
-    """The workload cannot run here: names what is missing and what to do."""
+    """The workload cannot run here: names the missing resource and the remedy."""
 
 
 class FormatError(RefusedError):
@@ -26,7 +26,7 @@ class FormatError(RefusedError):
 
 
 class UntoldFormatError(FormatError):
-    """Nothing tells whether the device has this number format, so that leaving it out is not excused."""
+    """It is unknown whether the device has this number format, so that skipping it is not excused."""
 
 
 class NotExactError(BurninError):

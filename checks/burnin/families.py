@@ -1,9 +1,9 @@
-"""Operands whose products sum without rounding, so that every correct device gives the same bits.
+"""Operands whose products sum without rounding, so that every correct device returns the same bits.
 
 A matrix product accumulates in a format of ``accumulator_bits``. While every partial sum stays an integer (times
-one power of two) below that, no addition rounds and the order of summation, the tiling and the library do not
+one power of two) below that, no addition rounds, and the order of summation, the tiling and the library do not
 matter. Entries are integers with a random sign, of a range given per operand; one range fills the significand, the
-other is small, and both orders are used so that no operand path keeps dead bits. Column k of A is scaled by 2**g
+other is small, and both orders are used so that every bit of an operand path toggles. Column k of A is scaled by 2**g
 and row k of B by 2**-g: exponent bits toggle while every product keeps its unit.
 """
 
@@ -21,7 +21,7 @@ from nodevet.checks.reference.tables import load_table
 from .errors import NotExactError
 
 HEADROOM_SIGMAS = 7.0
-"""Standard deviations that must fit below the accumulator's limit: at 7, one overflow in 4e11 sums."""
+"""Standard deviations that must fit below the accumulator's limit: with 7, one overflow in 4e11 sums."""
 
 
 class Family(msgspec.Struct, frozen=True):
@@ -38,7 +38,7 @@ class Family(msgspec.Struct, frozen=True):
 
 
 class DataType(msgspec.Struct, frozen=True, kw_only=True):
-    """A number format of the operands, and what keeps its products exact.
+    """A number format of the operands, with the conditions for exact products.
 
     ``wide`` is the torch type of the exact result, ``exponent_span`` the largest g, ``a_exponent`` a further
     power of two on A alone. ``exponents`` are the least and largest exponents of normal numbers of the format.
@@ -94,7 +94,7 @@ class FormatRow(msgspec.Struct, frozen=True):
 
 @functools.lru_cache(maxsize=1)
 def data_types() -> dict[str, DataType]:
-    """Return the formats that can be burnt in, by name."""
+    """Return the formats available for a burn-in, by name."""
     return {row.name: row.data_type() for row in load_table("number_formats.csv", FormatRow)}
 
 
@@ -106,7 +106,7 @@ def _family(name: str, text: str) -> Family:
 
 
 def headroom_sigmas(family: Family, accumulator_bits: int, k: int) -> float:
-    """Return how many standard deviations of a sum of *k* products fit below 2**accumulator_bits.
+    """Return the number of standard deviations of a sum of *k* products that fit below 2**accumulator_bits.
 
     Infinite where even the largest sum fits. The signs are random and independent, so a partial sum of any
     subset in any order is a random walk that is no wider than the whole sum.
@@ -121,8 +121,8 @@ def headroom_sigmas(family: Family, accumulator_bits: int, k: int) -> float:
 def operand_families(data_type: DataType, k: int) -> tuple[Family, Family, Family]:
     """Return the families of the three operand sets for an inner dimension of *k*.
 
-    Raises NotExactError where *k* is too large for a family: a range is never narrowed to make it fit. The
-    third family alone, a variant for smaller k, gives way to the first.
+    Raises NotExactError where *k* is too large for a family: a range is never narrowed to make it fit. Only the
+    third family, a variant for smaller k, is replaced by the first.
     """
     if k > data_type.maximum_k:
         raise NotExactError(f"{data_type.name}: K of {k} is above {data_type.maximum_k}; choose a smaller K")

@@ -1,6 +1,6 @@
-"""Faults to plant: each spoils a product the way broken hardware does, behind the real multiplication.
+"""Planted faults: each corrupts a product as broken hardware does, after the real multiplication.
 
-A planted fault stands where the multiplication stands, so everything after it is the path that a real fault takes.
+A planted fault replaces the multiplication, so everything after it is the path of a real fault.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _TILE = 128
 
 
 class Expected(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a planted fault must be found: exactly these cells, or all wrong cells within rows and columns."""
+    """The place where a planted fault must be found: exactly these cells, or wrong cells within rows and columns."""
 
     cells: frozenset[tuple[int, int]] | None = None
     rows: frozenset[int] | None = None
@@ -30,9 +30,9 @@ Spoil = Callable[[Tensor, Tensor, int], Expected]
 
 
 class OutputFault(msgspec.Struct, frozen=True, kw_only=True):
-    """A way to spoil a result. ``lasting`` faults hit every product from the first on; others one product.
+    """A way to corrupt a result. ``lasting`` faults hit every product from the first on; others one product.
 
-    ``origin`` is what the report must blame; ``skips`` leaves the product out altogether.
+    ``origin`` is the expected diagnosis; ``skips`` omits the product altogether.
     """
 
     name: str
@@ -44,7 +44,7 @@ class OutputFault(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Planted:
-    """A multiplication with a fault in it, from product *first* on (counted by calls)."""
+    """A multiplication with a fault, from product *first* on (counted by calls)."""
 
     def __init__(self, run: Multiply, fault: OutputFault, *, first: int, key: int) -> None:
         """Wrap *run*."""
@@ -56,7 +56,7 @@ class Planted:
         self._calls = 0
 
     def __call__(self, a: Tensor, b: Tensor, out: Tensor) -> None:
-        """Multiply, and spoil the result where the fault is due."""
+        """Multiply, and corrupt the result where the fault is due."""
         number = self._calls
         self._calls += 1
         if number < self._first or (number > self._first and not self._fault.lasting):
@@ -71,7 +71,7 @@ class Planted:
 
 
 class SpoiledOperand:
-    """A multiplication before whose call number *call* one element of A changes in memory, and stays so."""
+    """A multiplication in which one element of A changes in memory before call *call*, permanently."""
 
     def __init__(self, run: Multiply, *, call: int, key: int) -> None:
         """Wrap *run*."""
@@ -83,7 +83,7 @@ class SpoiledOperand:
         self._element: Tensor | None = None
 
     def __call__(self, a: Tensor, b: Tensor, out: Tensor) -> None:
-        """Multiply with A as it is now."""
+        """Multiply with the present A."""
         if self._calls == self._call:
             self.row = self._key % a.shape[0]
             column = make_key(self._key) % a.shape[1]
@@ -93,7 +93,7 @@ class SpoiledOperand:
         self._run(a, b, out)
 
     def restore(self) -> None:
-        """Give A its old element back."""
+        """Restore the original element of A."""
         if self._element is not None:
             self._flip_sign()
             self._element = None
@@ -105,7 +105,7 @@ class SpoiledOperand:
 
 
 def slow_down(run: Multiply, *, call: int, hold: Callable[[], None]) -> Multiply:
-    """Return *run* with *hold* called before call number *call*."""
+    """Return *run* with *hold* called before its call *call*."""
     calls = iter(range(1 << 62))
 
     def slowed(a: Tensor, b: Tensor, out: Tensor) -> None:
@@ -138,7 +138,7 @@ def _every_bit(out: Tensor, _before: Tensor, key: int) -> Expected:
 
 
 def _opposite_pair(out: Tensor, _before: Tensor, key: int) -> Expected:
-    """Flip the same bit up in one cell and down in another of the row, in the same lane: the row sum stays."""
+    """Flip the same bit up in one cell and down in another of the row, in the same lane: the row sum is unchanged."""
     bits = bit_view(out)
     lanes = 8 // out.element_size()
     for attempt in range(key, key + out.shape[0]):
@@ -154,7 +154,7 @@ def _opposite_pair(out: Tensor, _before: Tensor, key: int) -> Expected:
 
 
 def _stuck_lanes(out: Tensor, _before: Tensor, key: int) -> Expected:
-    """Hold one bit of 32 neighbouring cells at 1, as a stuck line of one warp does."""
+    """Set one bit of 32 neighbouring cells to 1, like a stuck line of one warp."""
     bits = bit_view(out)
     row, left = key % out.shape[0], 32 * (make_key(key) % (out.shape[1] // 32))
     lanes = bits[row, left : left + 32]
@@ -207,7 +207,7 @@ OUTPUT_FAULTS: tuple[OutputFault, ...] = (
     OutputFault(name="not_a_number", spoil=_not_a_number, floating_only=True),
     OutputFault(name="skipped_product", spoil=_skipped, origin="lost_write", skips=True),
 )
-"""Faults in a result, each to be found in the ring. Lasting ones cancel in one direction and need a second visit."""
+"""Faults in a result, each detectable in the ring. Lasting ones cancel in one direction and need a second visit."""
 
 STUCK_COLUMNS = OutputFault(name="stuck_before_certification", spoil=_stuck_columns, lasting=True)
-"""A fault that is there from the first product on: certification must refuse it."""
+"""A fault present from the first product on: certification must refuse it."""

@@ -33,7 +33,7 @@ def forbidden_variables(environment: Mapping[str, str]) -> list[str]:
 
 
 def relevant_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the set variables that steer the libraries of a product, to be stored with its result."""
+    """Return the set variables that affect the libraries of a product, to be stored with its result."""
     return {name: environment[name] for name in sorted(environment) if name.startswith(_RELEVANT_PREFIXES)}
 
 
@@ -76,7 +76,7 @@ def apply_flags(data_type: str) -> dict[str, str]:
 
 
 def _set_fp32_precision(*, tf32: bool) -> dict[str, str]:
-    """Ask for full fp32 products (or tf32 ones) by the interface this torch has; return what must be read back."""
+    """Request full fp32 products (or tf32 ones) by the interface of this torch; return the values to read back."""
     cuda = torch.backends.cuda.matmul
     if not hasattr(cuda, "fp32_precision"):
         torch.set_float32_matmul_precision("highest")

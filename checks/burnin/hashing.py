@@ -1,4 +1,4 @@
-"""The hash that every operand is made from: the same integers on every device, without a random generator.
+"""The hash that generates every operand: the same integers on every device, without a random generator.
 
 The mixer is the 32-bit finaliser "lowbias32" (Chris Wellons, https://nullprogram.com/blog/2018/07/31/, public
 domain): two multiplications and three shifts, bijective. It runs in 64-bit integers masked to 32 bits because not

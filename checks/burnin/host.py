@@ -1,6 +1,6 @@
-"""What the host lends to a load: memory within its cgroup, processors within its quota, caches, formats.
+"""Resources of the host for a load: memory within its cgroup, processors within its quota, caches, formats.
 
-Everything is read under a root, so a captured tree answers like the machine that it was taken from.
+Everything is read under a root, so that a captured tree returns the values of its machine.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from pathlib import Path
 from .errors import RefusedError
 
 HOST_SHARE = 0.10
-"""Share of the available memory that a load may take on a host that others use too."""
+"""Share of the available memory that a load may use on a shared host."""
 
 _BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
 
 
 def host_memory_allowance(root: str = "/") -> int:
-    """Return the bytes that a load may allocate: 10 % of what is available on the host or left in its cgroup.
+    """Return the bytes that a load may allocate: 10 % of the memory available on the host or left in its cgroup.
 
-    Raises RefusedError where ``proc/meminfo`` cannot tell.
+    Raises RefusedError where ``proc/meminfo`` does not state the available memory.
     """
     available = _meminfo_available(Path(root))
     for directory in _cgroup_directories(Path(root), "memory"):
@@ -31,7 +31,7 @@ def host_memory_allowance(root: str = "/") -> int:
 
 
 def cpu_quota(root: str = "/") -> float | None:
-    """Return how many processors' worth of time the cgroups allow, or None without a quota."""
+    """Return the processor time that the cgroups allow, in processors, or None without a quota."""
     quotas = []
     for directory in _cgroup_directories(Path(root), "cpu"):
         words = _text(directory / "cpu.max").split()
@@ -44,16 +44,16 @@ def cpu_quota(root: str = "/") -> float | None:
 
 
 def online_processors(root: str = "/") -> frozenset[int]:
-    """Return the processors that the kernel runs, also those that a container was never given; none where untold."""
+    """Return the online processors, also those that a container was not given; empty where unknown."""
     pieces = [piece.split("-") for piece in _text(Path(root, "sys/devices/system/cpu/online")).split(",")]
     spans = [(piece[0], piece[-1]) for piece in pieces if all(number.isdigit() for number in piece)]
     return frozenset(cpu for first, last in spans for cpu in range(int(first), int(last) + 1))
 
 
 def has_bf16_units(root: str = "/") -> bool | None:
-    """Return whether the processor multiplies bf16 itself; else libraries convert it, 50 times slower than fp32.
+    """Return whether the processor multiplies bf16 in hardware; else libraries convert it, 50 times slower than fp32.
 
-    None where the kernel tells nothing of its processors.
+    None where the kernel does not report processor flags.
     """
     text = _text(Path(root, "proc/cpuinfo"))
     if not text:
@@ -66,7 +66,7 @@ def has_bf16_units(root: str = "/") -> bool | None:
 
 
 def last_level_cache_bytes(processors: frozenset[int], root: str = "/") -> int | None:
-    """Return the size of the last-level caches of *processors* together, or None where the kernel does not say."""
+    """Return the total size of the last-level caches of *processors*, or None where the kernel does not report it."""
     caches: dict[tuple[int, str], int] = {}
     for processor in processors:
         for cache in Path(root, f"sys/devices/system/cpu/cpu{processor}/cache").glob("index*"):
@@ -78,10 +78,10 @@ def last_level_cache_bytes(processors: frozenset[int], root: str = "/") -> int |
 
 
 def _meminfo_available(root: Path) -> int:
-    """Read by hand: psutil reads one root for all of a process, and a load keeps to /proc and, in tests, to a tree."""
+    """Parsed here: psutil has one root per process, and a load reads /proc, or a captured tree in tests."""
     for line in _text(root / "proc/meminfo").splitlines():
-        name, _, told = line.partition(":")
-        number = told.strip().partition(" ")[0]
+        name, _, value = line.partition(":")
+        number = value.strip().partition(" ")[0]
         if name == "MemAvailable" and number.isdecimal():
             return int(number) << 10
     raise RefusedError(f"{root / 'proc/meminfo'} does not tell the available memory; no load is started without it")

@@ -1,4 +1,4 @@
-"""How to start the load child for a device. For the parent: imports neither torch nor anything that does."""
+"""The command that starts the load child for a device. For the parent: imports no torch, directly or indirectly."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from nodevet.checks.core.model import Device, DeviceKind
 from nodevet.checks.reference.vendors import vendor_of
 
 _NAMES = ("GPU-", "MIG-")
-"""How a name of CUDA_VISIBLE_DEVICES and ROCR_VISIBLE_DEVICES begins. Of anything else CUDA takes the digits at its
-start for an index: a PCI address would choose the first board."""
+"""Prefixes of names in CUDA_VISIBLE_DEVICES and ROCR_VISIBLE_DEVICES. CUDA takes leading digits of any other value as
+an index: a PCI address would select the first GPU."""
 
 _OF_THREADS = ("OMP_", "GOMP_", "KMP_")
-"""How many threads work, and where, is for the load to say: OMP_THREAD_LIMIT=1 leaves all cores but one at rest."""
+"""The load itself sets number and place of its threads: OMP_THREAD_LIMIT=1 would leave all cores but one idle."""
 
 
 class Launch(msgspec.Struct, frozen=True):
@@ -26,21 +26,21 @@ class Launch(msgspec.Struct, frozen=True):
 
 
 def compute_kind(device: Device) -> str | None:
-    """Return ``cpu``, ``cuda`` or ``rocm``, or None for a device that no workload exists for."""
+    """Return ``cpu``, ``cuda`` or ``rocm``, or None for a device without a workload."""
     if device.kind is DeviceKind.CPU:
         return "cpu"
     return vendor_of(device.vendor).compute if device.kind is DeviceKind.ACCELERATOR else None
 
 
 def chosen_by(device: Device) -> str:
-    """Return the name by which a load chooses *device*."""
+    """Return the name by which a load selects *device*."""
     return device.uuid or device.id
 
 
 def why_not_chosen(device: Device, among: Iterable[Device] = ()) -> str | None:
-    """Return why no load can choose *device* *among* those of its node, or None where one can.
+    """Return why no load can select *device* *among* those of its node, or None where one can.
 
-    Partitions of its own board may have its name: what a load on one of them proves is for who judges it.
+    Partitions of the same GPU may share its name: the scope of a load's proof on one of them is judged elsewhere.
     """
     if device.kind is not DeviceKind.ACCELERATOR:
         return None
@@ -56,9 +56,9 @@ def _board(device: Device) -> str:
 
 
 def burn_command(device: Device, environment: Mapping[str, str]) -> Launch:
-    """Return how to start the load child for *device*, which it sees as the only one.
+    """Return the command of the load child for *device*, which it sees as the only one.
 
-    The device is chosen by UUID before the program starts: an index would depend on what others hid.
+    The device is selected by UUID before the program starts: an index would depend on devices hidden by others.
     """
     kind = compute_kind(device)
     chosen = chosen_by(device)

@@ -1,4 +1,4 @@
-"""Shape, ring and batches of a workload: what fits the device's speed and memory. Arithmetic only, no device."""
+"""Shape, ring and batches of a workload that fit the device's speed and memory. Arithmetic only, no device."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ EXTRA_ROWS = 1024
 """Rows of A beyond M: the row offset of each product is drawn from them."""
 
 BATCH_SECONDS = 0.1
-"""Longest time between two looks at the device's flag."""
+"""Longest time between two reads of the device's flag."""
 
 WORKSPACE_BYTES = 1 << 30
-"""Left free on an accelerator for what the library allocates itself."""
+"""Bytes left free on an accelerator for the library's own allocations."""
 
 _LEAST_SLOTS = 4
 _SPARE_SLOTS = 3  # a frozen slot and its recomputation while a fault is located

@@ -1,7 +1,7 @@
-"""What to tell of a wrong result: which cells, which bits, whose fault, and whether it happens again.
+"""Diagnosis of a wrong result: the cells, the bits, the origin, and whether it repeats.
 
-The truth about a suspect cell is computed on the host from the hash, so the device that is under suspicion is not
-its own witness.
+The true value of a suspect cell is computed on the host from the hash, so that the suspected device is not its own
+witness.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .witness import spread, true_block
 
 Origin = str
 """``output``, ``operand_a``, ``operand_b``; ``lost_write``: the slot, or part of it, was never written; ``checksum``:
-every cell is right, and what the device keeps or computes of their sums is not."""
+every cell is right, and the device's copy or calculation of their sums is wrong."""
 
 _SUSPECTS = 256
 _EXAMPLES = 64
@@ -29,7 +29,7 @@ _TILE = 128
 
 
 class Cell(msgspec.Struct, frozen=True):
-    """One wrong cell of the result with its bits: expected, found, and what differs."""
+    """One wrong cell of the result with its bits: expected, found, and their difference."""
 
     row: int
     column: int
@@ -41,9 +41,9 @@ class Cell(msgspec.Struct, frozen=True):
 class Mismatch(msgspec.Struct, frozen=True, kw_only=True):
     """One product whose bits are wrong.
 
-    ``rows`` and ``columns`` are those with a wrong cell (up to 256 of each were looked at, ``complete`` says
-    whether that was all); ``flipped_bits`` counts cells by how many bits differ; ``tiles`` are 128 x 128.
-    ``reruns_wrong`` of ``reruns`` repetitions were wrong again: none speaks for a transient fault, all for a
+    ``rows`` and ``columns`` are those with a wrong cell (up to 256 of each were checked, ``complete`` says
+    whether that was all); ``flipped_bits`` counts cells by the number of different bits; ``tiles`` are 128 x 128.
+    ``reruns_wrong`` of ``reruns`` repetitions were wrong again: none indicates a transient fault, all a
     hard one. ``operand_rows`` are the corrupted rows of the blamed operand.
     """
 
@@ -72,13 +72,13 @@ class Mismatch(msgspec.Struct, frozen=True, kw_only=True):
         return "hard" if self.reruns_wrong == self.reruns else "intermittent"
 
     def facts(self) -> dict[str, object]:
-        """Return all fields as plain values that survive the wire, with the persistence, for a result's conditions."""
+        """Return all fields and the persistence as plain values for the wire and for a result's conditions."""
         plain: dict[str, object] = msgspec.json.decode(msgspec.json.encode(self))
         return plain | {"persistence": self.persistence}
 
 
 def locate(ring: Ring, product: Product, multiplication: Multiplication) -> Mismatch:
-    """Examine the slot of *product*, which must not have been written since; takes three more products."""
+    """Diagnose the slot of *product*, which must not have been written since; runs three more products."""
     frozen = ring.slots[product.slot].clone()
     rows, words = ring.wrong_sums(product, frozen)
     suspects, complete = _suspects(rows, words, frozen)
@@ -119,7 +119,7 @@ def locate(ring: Ring, product: Product, multiplication: Multiplication) -> Mism
 
 
 def _suspects(rows: Tensor, words: Tensor, result: Tensor) -> tuple[tuple[Tensor, Tensor], bool]:
-    """Return the rows and columns to look at. A change that cancels in one direction leaves only the other."""
+    """Return the rows and columns to check. A change that cancels in one direction leaves only the other."""
     per_word = 8 // result.element_size()
     columns = (words.unsqueeze(1) * per_word + torch.arange(per_word)).flatten()
     every_row, every_column = torch.arange(result.shape[0]), torch.arange(result.shape[1])
@@ -140,7 +140,7 @@ def _origin(
     wrong: Tensor,
     got: Tensor,
 ) -> tuple[Origin, tuple[int, ...]]:
-    """Return what to blame: the operands where their bits changed, a lost write where the old result is still there."""
+    """Return the origin: the operands where their bits changed, a lost write where the old result is still there."""
     operands = ring.sets[product.operand_set]
     for name, operand in (("operand_a", operands.a), ("operand_b", operands.b)):
         changed = torch.nonzero(digest(operand.stored).rows != operand.digest.rows).flatten()

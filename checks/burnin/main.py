@@ -1,10 +1,10 @@
 """The load child: ``python -I -m nodevet.checks.burnin.main``, started by the agent for one device.
 
-It answers each ``Burn`` with lines of ``ProgressMessage`` and one ``ResultMessage``. ``Stop`` on the channel or
-SIGTERM end it within two seconds, wherever it is: SIGTERM is taken by a thread of its own, because the main thread may
-sit in a library that returns to Python only after seconds. When its parent ends the kernel kills it: nobody is left to
-hear what it knows, and what it knew to be wrong was told before. When its parent is stopped it ends by itself: nobody
-would have it give way to a job.
+It answers each ``Burn`` with ``ProgressMessage`` lines and one ``ResultMessage``. ``Stop`` on the channel or
+SIGTERM end it within two seconds at any point: a separate thread takes SIGTERM, because the main thread may sit in a
+library that returns to Python only after seconds. When its parent ends, the kernel kills it: its results have no
+receiver any more, and wrong ones were sent before. When its parent is stopped it ends by itself: the parent could not
+end it to free the device for a job.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ HOW_TO_GET_TORCH = "torch is not installed: pip install 'nodevet[burnin]'"
 
 TICK_SECONDS = 0.25
 ENDING_SECONDS = 1.0
-"""How long the workload may take to end by itself after SIGTERM."""
+"""Time in which the workload may end by itself after SIGTERM."""
 
 
 def is_stopped(pid: int) -> bool:
-    """Return whether a signal has stopped the process *pid* (proc_pid_stat(5)); one that is gone is not stopped."""
+    """Return whether a signal has stopped the process *pid* (proc_pid_stat(5)); an ended process is not stopped."""
     try:
         return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
-    except (psutil.Error, OSError, LookupError):  # it is gone, or /proc tells nothing of it
+    except (psutil.Error, OSError, LookupError):  # it has ended, or /proc does not show it
         return False
 
 
@@ -73,19 +73,19 @@ class Session:
         self._ending_seconds = 0.0
         self._last_tick = float("-inf")
         self._parent = os.getppid()
-        self._last_look = float("-inf")
+        self._last_poll = float("-inf")
 
     def next_message(self) -> Message:
-        """Return the next message of the parent; raises Closed when it is gone."""
+        """Return the next message of the parent. Raises Closed when the parent has ended."""
         return self._waiting.popleft() if self._waiting else self._channel.receive()
 
     def send(self, message: Message) -> None:
-        """Send *message*; raises Closed when the parent is gone."""
+        """Send *message*. Raises Closed when the parent has ended."""
         with self._lock:
             self._channel.send(message)
 
     def begin(self, result_so_far: Callable[[ResultState, str], Result], ending_seconds: float = 0.0) -> None:
-        """Note that a workload runs: what is known of it so far, and how long it may take to end by itself."""
+        """Start a workload: *result_so_far* makes its result, *ending_seconds* is its time to end by itself."""
         with self._lock:
             self._result_so_far = result_so_far
             self._ending_seconds = ending_seconds
@@ -100,12 +100,12 @@ class Session:
 
     @property
     def interrupted(self) -> bool:
-        """Return whether the child was told to end."""
+        """Return whether the child was asked to end."""
         return self._interrupted.is_set()
 
     def pause(self) -> None:
         """Raise InterruptionError where the child must end; part of ``workload.Control``."""
-        poll = select.poll()  # select(2) takes no descriptor above 1023
+        poll = select.poll()  # select(2) accepts no descriptor above 1023
         poll.register(self._channel, select.POLLIN)
         while self._channel.pending() or poll.poll(0):
             message = self._channel.receive()
@@ -120,11 +120,11 @@ class Session:
             raise InterruptionError("its parent was stopped (Ctrl-Z, SIGSTOP) and could not have it give way to a job")
 
     def _is_parent_stopped(self) -> bool:
-        """Return whether the parent was stopped by a signal, from one look in a quarter of a second."""
+        """Return whether the parent was stopped by a signal, polled every quarter of a second."""
         now = time.monotonic()
-        if now - self._last_look < TICK_SECONDS:
+        if now - self._last_poll < TICK_SECONDS:
             return False
-        self._last_look = now
+        self._last_poll = now
         return is_stopped(self._parent)
 
     def tick(self, ratio: float, phase: str, shown: dict[str, float | int]) -> None:
@@ -138,13 +138,13 @@ class Session:
         self.send(ProgressMessage(ratio, phase, dict(shown)))
 
     def known(self, result: Result) -> None:
-        """Tell at once what is known of a workload that found a wrong result; part of ``workload.Control``."""
+        """Send the result so far of a workload that found a wrong result; part of ``workload.Control``."""
         with self._lock:
             if self._result_so_far is not None:
                 self._channel.send(Found(result))
 
     def end_on_sigterm(self) -> None:
-        """Wait for SIGTERM, give the workload its moment to end, then end the process with what is known."""
+        """Wait for SIGTERM, give the workload time to end, then send the result so far and end the process."""
         signal.sigwait({signal.SIGTERM})
         self._interrupted.set()
         deadline = time.monotonic() + self._ending_seconds
@@ -161,11 +161,11 @@ class Session:
 
 
 def main(arguments: Sequence[str], choose: Callable[..., Any] | None = None) -> int:
-    """Serve the agent until it says ``Stop`` or is gone; return the exit status.
+    """Serve the agent until it sends ``Stop`` or ends; return the exit status.
 
-    *choose* decides how products are computed: broken hardware is simulated by handing in a broken one.
+    *choose* selects the multiplication: a broken one simulates broken hardware.
     """
-    # Before any thread exists, so that all of them inherit it and only the one that waits gets the signal.
+    # Before any thread exists, so that all threads inherit it and only the waiting one gets the signal.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     end = become_child(arguments, grace_seconds=0.0)
     session = Session(end.channel, end.progress)
@@ -206,7 +206,7 @@ def _burn(burn: Burn, session: Session, choose: Callable[..., Any] | None) -> Re
             return blank(ResultState.REFUSED, f"workload {burn.workload!r} is unknown; there is {WORKLOAD!r}")
         request = msgspec.convert(burn.parameters, GemmRequest)
         session.tick(0.0, "loading torch", {})
-        from .workload import Run, run_gemm  # the only way to torch, which may be absent and takes seconds to load
+        from .workload import Run, run_gemm  # the only import of torch, which may be absent and takes seconds to load
 
         run = Run(request, clock)
         session.begin(run.result, ENDING_SECONDS)

@@ -1,12 +1,12 @@
 """The figures of a verified product workload, in ``figures.csv``: what report, exporters and health checks read.
 
-``conditions`` of the result carry, besides the settings: ``verification``, one of ``verified`` (nothing wrong),
-``mismatch``, ``unmeasured: self-test``, ``unmeasured: range or device`` (certification failed and no single cell could
-be laid to the device), ``unmeasured: nothing verified``; ``mismatch_reports``, one per located fault; ``self_test``,
-one per planted fault. A refused result says in ``refusal`` what is to blame: the ``format``, which the device lacks,
-``untold`` (nothing tells whether it has the format), its ``exactness`` at this K (others may run after each of these),
-or the ``device`` (none will). ``left_out`` says which part
-of the device the load did not reach; then nothing is proved of it.
+``conditions`` of the result contain, besides the settings: ``verification``, one of ``verified`` (nothing wrong),
+``mismatch``, ``unmeasured: self-test``, ``unmeasured: range or device`` (certification failed and no single cell
+proves the device wrong), ``unmeasured: nothing verified``; ``mismatch_reports``, one per located fault; ``self_test``,
+one per planted fault. ``refusal`` of a refused result names the cause: the ``format``, which the device lacks,
+``untold`` (it is unknown whether the device has the format), its ``exactness`` at this K (others may run after each of
+these), or the ``device`` (none will run). ``left_out`` names the part of the device that the load did not reach; then
+nothing is proved of the device.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ UNITS = {row.name: row.unit for row in read_table(Path(__file__).with_name("figu
 
 
 def figures(values: dict[str, float | int | None]) -> tuple[Metric, ...]:
-    """Return *values* as metrics in the table's order; a name that is not in the table is a KeyError."""
+    """Return *values* as metrics in the table's order. Raises KeyError for a name that is not in the table."""
     unknown = values.keys() - UNITS.keys()
     if unknown:
         raise KeyError(f"no such figure: {', '.join(sorted(unknown))}")
@@ -40,7 +40,7 @@ def figures(values: dict[str, float | int | None]) -> tuple[Metric, ...]:
 
 
 def verification_state(*, refuted: int, self_test_passed: bool, verified: int, mismatches: int) -> str:
-    """Return what may be said of the results: never ``verified`` where nothing was."""
+    """Return the verification state: never ``verified`` where no product was verified."""
     if mismatches:
         return "mismatch"
     if refuted:

@@ -1,8 +1,8 @@
-"""How one product is computed on one kind of device in one format.
+"""The multiplication for one kind of device and one number format.
 
-The result is wanted in a format that holds the exact sum: a narrow one hides half of all wrong bits. Where the
+The result needs a format that holds the exact sum: a narrow one hides half of all wrong bits. Where the
 library has no such product (bf16 on a CPU, older torch) the narrow result is checked against the exact one rounded
-to nearest even, which is what a correct device must give.
+to nearest even, which every correct device returns.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class AmdFormat(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Multiplication(msgspec.Struct, frozen=True, kw_only=True):
-    """One way to multiply: ``run`` is what is measured and checked; ``exact`` writes the exact sum.
+    """One way to multiply: ``run`` is measured and checked; ``exact`` writes the exact sum.
 
-    ``narrow`` says that ``run`` rounds to ``output``; else ``run`` and ``exact`` are the same.
+    ``narrow``: ``run`` rounds to ``output``; else ``run`` and ``exact`` are the same.
     """
 
     data_type: DataType
@@ -54,9 +54,9 @@ class Multiplication(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def choose_multiplication(name: str, kind: str, architecture: str | None = None) -> Multiplication:
-    """Return how *name* is multiplied on *kind* (``cpu``, ``cuda``, ``rocm``).
+    """Return the multiplication for the format *name* on *kind* (``cpu``, ``cuda``, ``rocm``).
 
-    Raises FormatError with the reason where the device lacks the format, and UntoldFormatError where nothing tells.
+    Raises FormatError with the reason where the device lacks the format, and UntoldFormatError where that is unknown.
     """
     data_type = data_types().get(name)
     if data_type is None:
@@ -86,7 +86,7 @@ def choose_multiplication(name: str, kind: str, architecture: str | None = None)
 
 
 def element_type(name: str, architecture: str | None = None) -> torch.dtype:
-    """Return the torch type of the operands of *name*; gfx940 to gfx942 have an fp8 of their own."""
+    """Return the torch type of the operands of *name*; gfx940 to gfx942 have their own fp8."""
     if name == "fp8_e4m3" and architecture in _FNUZ:
         return torch.float8_e4m3fnuz
     element: torch.dtype = getattr(torch, data_types()[name].torch_name)
@@ -112,12 +112,12 @@ def _refusal(name: str, kind: str, architecture: str | None) -> str | None:
 
 
 def _has_units(name: str, architecture: str) -> bool | None:
-    """Return whether *architecture* has units for *name*, or None where nothing tells."""
+    """Return whether *architecture* has units for *name*, or None where unknown."""
     if architecture.startswith("sm"):
         return int(architecture[2:]) >= _LEAST_COMPUTE_CAPABILITY.get(name, 0)
     rows = [row for row in load_table("amd_formats.csv", AmdFormat) if row.format == name]
-    told = (row.has for row in rows if fnmatch.fnmatchcase(architecture, row.architecture))
-    return next(told, None) if rows else True
+    answers = (row.has for row in rows if fnmatch.fnmatchcase(architecture, row.architecture))
+    return next(answers, None) if rows else True
 
 
 def _same(data_type: DataType, element: torch.dtype, wide: torch.dtype, run: Multiply) -> Multiplication:
@@ -141,12 +141,12 @@ def _widened_operands(a: Tensor, b: Tensor, out: Tensor) -> None:
 
 
 def _fp8(a: Tensor, b: Tensor, out: Tensor) -> None:
-    # Fast accumulation keeps sums in the unit's 14 bits for the whole K; without it they are promoted on the way.
+    # Fast accumulation keeps sums in the unit's 14 bits for the whole K; without it they are promoted in between.
     one = _one(a.device)
     torch.ops.aten._scaled_mm.out(a, b, one, one, out_dtype=out.dtype, use_fast_accum=False, out=out)
 
 
 @functools.lru_cache(maxsize=1)
 def _one(device: torch.device) -> Tensor:
-    """Return the scale 1 on *device*, made once: a product must not allocate."""
+    """Return the scale 1 on *device*, created once: a product must not allocate."""
     return torch.ones((), device=device)

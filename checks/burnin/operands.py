@@ -1,7 +1,7 @@
 """Operand matrices: integers from the hash, scaled by powers of two, cast without loss.
 
 A has ``rows`` = M + extra rows, so that a row offset gives the same compute unit other numbers each time; B is
-(K, N). Any entry can be made again from its index alone, so the truth about a suspect cell needs no stored copy.
+(K, N). Any entry can be recomputed from its index, so a suspect cell is checked without a stored copy.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _DEVICE_CHUNK = 1 << 24
 
 
 class Recipe(msgspec.Struct, frozen=True, kw_only=True):
-    """How to make an integer matrix (rows, columns) and scale it.
+    """The parameters of an integer matrix (rows, columns) and its scale.
 
     ``exponent_axis`` is the axis along which the K index runs; ``exponent_sign`` is 1 for A and -1 for B.
     """
@@ -43,14 +43,14 @@ class Digest(msgspec.Struct, frozen=True):
     columns: Tensor
 
     def number(self) -> int:
-        """Return one 64-bit number that stands for both."""
+        """Return one 64-bit number for both."""
         weights = torch.arange(1, 2 * self.rows.numel(), 2, dtype=torch.int64)
         total = int((self.rows.cpu() * weights).sum())
         return (total ^ (int(self.columns.cpu().sum()) << 1)) & 0xFFFFFFFFFFFFFFFF
 
 
 class Operand(msgspec.Struct, frozen=True):
-    """A matrix on the device: ``matrix`` is what is multiplied, ``stored`` its contiguous memory."""
+    """A matrix on the device: ``matrix`` is the operand, ``stored`` its contiguous memory."""
 
     recipe: Recipe
     matrix: Tensor
@@ -70,7 +70,7 @@ class OperandSet(msgspec.Struct, frozen=True):
 def make_sets(
     data_type: DataType, m: int, n: int, k: int, extra_rows: int, seed: int
 ) -> list[tuple[Family, Recipe, Recipe]]:
-    """Return family and recipes of A and B for the three operand sets; raises NotExactError."""
+    """Return family and recipes of A and B for the three operand sets. Raises NotExactError."""
     recipes = []
     for index, family in enumerate(operand_families(data_type, k)):
         exponent_key = make_key(seed, index, 2)
@@ -108,7 +108,7 @@ def build_sets(
     *,
     transpose_b: bool = False,
 ) -> list[OperandSet]:
-    """Make the operands on *device* as *element*; B is stored transposed where the multiplication wants that."""
+    """Make the operands on *device* as *element*; B is stored transposed where the multiplication needs it."""
     return [
         OperandSet(index, family, _build(a, element, device, False), _build(b, element, device, transpose_b))
         for index, (family, a, b) in enumerate(recipes)

@@ -1,11 +1,11 @@
 """Theoretical peak of a device: units x operations per clock and unit x highest clock, as the device reports them.
 
-A name alone misleads: parts of one name differ in their units, and some parts of one architecture are cut in their
-matrix units only. So the PCI id is looked up first; a part that the table marks as not derivable has the
-published figure or none. Without properties, the published figure of the table stands. Otherwise unknown.
+A name alone misleads: parts of one name differ in their units, and some parts of one architecture have reduced
+matrix units. So the PCI id is looked up first; a part that the table marks as not derivable has the
+published figure or none. Without properties, the published figure of the table applies. Otherwise unknown.
 
-A processor has no peak here: its width per clock is known, but neither the clock that all cores hold under wide
-vectors nor, in a virtual machine, any clock at all can be read. None is better than a figure 30 % off.
+A processor has no peak here: its width per clock is known, but neither the clock of all cores under wide
+vectors nor, in a virtual machine, any clock can be read. None is better than a figure 30 % off.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from nodevet.checks.reference.tables import load_table
 
 
 class DeviceFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a device says of itself. ``architecture`` is ``sm90`` or ``gfx942``; PCI ids are ``10de:2330``."""
+    """The device's own properties. ``architecture`` is ``sm90`` or ``gfx942``; PCI ids are ``10de:2330``."""
 
     vendor: str
     name: str
@@ -27,14 +27,14 @@ class DeviceFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Peak(msgspec.Struct, frozen=True):
-    """A peak rate in operations per second and where it comes from: ``properties`` or ``table``."""
+    """A peak rate in operations per second and its source: ``properties`` or ``table``."""
 
     operations_per_second: float
     source: str
 
 
 class Accelerator(msgspec.Struct, frozen=True, kw_only=True):
-    """A row of ``accelerators.csv``: a part as its vendor publishes it; dense rates in 1e12 operations per second.
+    """A row of ``accelerators.csv``: a part with its vendor's figures; dense rates in 1e12 operations per second.
 
     ``derive`` says whether units x clock gives its real rates. An empty cell is unknown.
     """
@@ -68,7 +68,7 @@ class Accelerator(msgspec.Struct, frozen=True, kw_only=True):
 class Architecture(msgspec.Struct, frozen=True, kw_only=True):
     """A row of ``arch_flops.csv``: dense operations per clock and compute unit, by format. Empty is unknown or none.
 
-    ``cache_mebibytes`` is a last-level cache that the driver's L2 figure leaves out.
+    ``cache_mebibytes`` is a last-level cache that the driver's L2 figure omits.
     """
 
     architecture: str
@@ -86,14 +86,14 @@ class Architecture(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def theoretical_peak(facts: DeviceFacts, data_type: str) -> Peak | None:
-    """Return the peak of *data_type* (``bf16``, ``fp8_e4m3`` ...) on the device, or None where it is not known."""
+    """Return the peak of *data_type* (``bf16``, ``fp8_e4m3`` ...) on the device, or None where unknown."""
     column = "fp8" if data_type.startswith("fp8") else data_type
     part = find_accelerator(facts)
     if part is None or part.derive:
         per_clock = _operations_per_clock(facts.architecture, column)
         if per_clock and facts.compute_units and facts.maximum_clock_hertz:
             return Peak(facts.compute_units * per_clock * facts.maximum_clock_hertz, "properties")
-    # A slice of a device carries its parent's name: the published figure of the whole would be wrong for it.
+    # A slice of a device has its parent's name: the published figure of the whole would be wrong for it.
     if part is None or "MIG" in facts.name:
         return None
     published = getattr(part, "int8_tops" if column == "int8" else f"{column}_tflops", None)
@@ -116,7 +116,7 @@ def find_accelerator(facts: DeviceFacts) -> Accelerator | None:
 
 
 def table_cache_bytes(architecture: str) -> int | None:
-    """Return the last-level cache of *architecture* where the driver's own figure leaves it out."""
+    """Return the last-level cache of *architecture* in bytes where the driver's own figure omits it."""
     row = _find_architecture(architecture)
     return None if row is None or row.cache_mebibytes is None else row.cache_mebibytes << 20
 

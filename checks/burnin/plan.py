@@ -1,6 +1,6 @@
-"""What a burn-in runs: named plans as data, expanded into one request per number format for a device. Pure.
+"""Burn-in plans as data, expanded into one request per number format for a device. Pure.
 
-A request is what travels to the load child as the parameters of ``Burn``; the child runs one after the other.
+A request is sent to the load child as the parameters of ``Burn``; the child runs one after the other.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from nodevet.checks.core.errors import ReferenceDataError, UsageError
 from .families import data_types
 
 WORKLOAD = "gemm"
-"""The name of the one workload there is so far, as in ``Burn.workload`` and ``Result.workload``."""
+"""The name of the only workload so far, as in ``Burn.workload`` and ``Result.workload``."""
 
 DEFAULT_SEED = 20261
 
@@ -45,9 +45,9 @@ class Shapes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class GemmRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One verified product workload on one device: the parameters of a ``Burn`` message.
 
-    ``shape`` is (M, N, K), multiples of 128; None lets the child take it from the plan for the device that it
-    finds. ``memory_ratio`` of the free memory and ``maximum_memory_bytes`` (0: none) cap what it allocates.
-    ``asked``: somebody named the format, so that a device which lacks it is not excused.
+    ``shape`` is (M, N, K), multiples of 128; None lets the child take it from the plan for its
+    device. ``memory_ratio`` of the free memory and ``maximum_memory_bytes`` (0: none) limit its allocations.
+    ``asked``: the format was requested by name, so that a device without it is not excused.
     """
 
     device: str
@@ -65,7 +65,7 @@ class GemmRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     asked: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be run, naming the field and what is allowed."""
+        """Refuse invalid values, naming the field and the allowed range."""
         if self.shape is not None and any(side <= 0 or side % 128 for side in self.shape):
             raise ValueError(f"shape {self.shape}: M, N and K must be positive multiples of 128")
         if not 0 < self.memory_ratio <= 0.95:
@@ -96,8 +96,8 @@ def requests_for(
 ) -> tuple[GemmRequest, ...]:
     """Return the requests of *plan_name* for *device* of *kind* (``cpu``, ``cuda``, ``rocm``), one per format.
 
-    *seconds* (per format), *dtypes* and *shape* override the plan. Raises UsageError for a plan or format that does not
-    exist. A format that is named twice is run once.
+    *seconds* (per format), *dtypes* and *shape* override the plan. Raises UsageError for an unknown plan or format. A
+    repeated format is run once.
     """
     plan = plan_named(plan_name)
     unknown = [dtype for dtype in dtypes or () if dtype not in data_types()]
@@ -122,7 +122,7 @@ def requests_for(
 
 
 def plan_named(name: str) -> Plan:
-    """Return the plan *name*; raises UsageError naming those that exist."""
+    """Return the plan *name*. Raises UsageError with the existing names."""
     plans = load_plans()
     if name not in plans:
         raise UsageError(f"plan {name!r} does not exist; choose one of {', '.join(plans)}")

@@ -11,7 +11,7 @@ UNKNOWN_SECONDS = 0.1
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """Return the value below which *share* (0 to 1) of *values* lies, interpolated; raises ValueError on none."""
+    """Return the value below which *share* (0 to 1) of *values* lies, interpolated. Raises ValueError for none."""
     if not values:
         raise ValueError("no values")
     ordered = sorted(values)
@@ -30,23 +30,23 @@ def late_batches(seconds: Sequence[float]) -> list[int]:
 
 
 def usual(known: Sequence[float], seconds: float) -> float:
-    """Return how long a batch took in which the process was stopped, so that its *seconds* tell too much.
+    """Return the assumed seconds of a batch during which the process was stopped, so that its *seconds* are too many.
 
-    As long as the *known* ones before it; the first one counts as next to nothing.
+    That is the median of the *known* ones before it; the first one counts as almost nothing.
     """
     return min(seconds, statistics.median(known) if known else UNKNOWN_SECONDS)
 
 
-def believed(told: float, passed: float) -> float:
-    """Return how long a batch took: what the device's timer *told*, unless no such time can lie within what *passed*.
+def believed(reported: float, passed: float) -> float:
+    """Return the seconds of a batch: *reported* by the device's timer, unless they exceed the seconds that *passed*.
 
-    The device is the suspect. One whose timer runs too fast would be through with ten minutes in some seconds.
+    The device is the suspect. A timer that runs too fast would end ten minutes of load after some seconds.
     """
-    return told if 0 < told <= passed else passed
+    return reported if 0 < reported <= passed else passed
 
 
 def overhead_ratio(checked: Sequence[float], unchecked: Sequence[float]) -> float | None:
-    """Return by how much a checked batch takes longer than an unchecked one, from equal numbers of each.
+    """Return by how much a checked batch takes longer than an unchecked one, as a ratio, from equal numbers of each.
 
     Medians, so that one interrupted batch does not decide. None where nothing was measured; a small
     negative value is noise and is reported as such.
@@ -57,7 +57,7 @@ def overhead_ratio(checked: Sequence[float], unchecked: Sequence[float]) -> floa
 
 
 def upper_bound_95(wrong: int, trials: int) -> float | None:
-    """Return the 95 % upper bound of a rate of which *wrong* events were seen in *trials* (Clopper-Pearson, exact).
+    """Return the 95 % upper bound of a rate with *wrong* events in *trials* (Clopper-Pearson, exact).
 
     With no event this is 1 - 0.05**(1/trials), about 3 / trials. None without a trial.
     """
@@ -76,7 +76,7 @@ def upper_bound_95(wrong: int, trials: int) -> float | None:
 
 
 def _chance_of_at_most(wrong: int, trials: int, rate: float) -> float:
-    """Return the binomial chance of at most *wrong* events; above the mean the terms fall quickly below it."""
+    """Return the binomial probability of at most *wrong* events; above the mean the terms decrease quickly."""
     if rate >= 1.0:
         return 0.0
     log_term = (

@@ -1,10 +1,10 @@
 """The ring of result slots: multiply into one slot, check an older one, keep the verdict on the device.
 
-The verdict of a product is its own number, which the device writes where its sums agree. One that takes work and does
-none leaves what was there before, and no product of it counts as right.
+The verdict on a product is its own number, which the device writes where its sums agree. A device that accepts work and
+does none leaves the old number there, and none of its products counts as right.
 
-A slot is checked ``lag`` products after it was written, when the caches hold newer data, so the memory itself is
-in the loop. Slots and operand sets rotate with lengths that share no factor: a write that never happened leaves
+A slot is checked ``lag`` products after it was written, when the caches hold newer data, so that the memory itself is
+tested. Slots and operand sets rotate with lengths that share no factor: a write that never happened leaves
 the result of another operand set behind. Each product takes its rows of A at another offset.
 """
 
@@ -25,23 +25,23 @@ from .sums import column_sums, row_sums
 
 
 class Checking(StrEnum):
-    """Which sums are compared per product: both, or rows and columns in turn at half the memory traffic."""
+    """The sums compared per product: both, or rows and columns in turn at half the memory traffic."""
 
     BOTH = "both"
     ALTERNATE = "alternate"
 
 
 def checking_for(kind: str, data_type: str) -> Checking:
-    """Return what is compared per product: both sums where that stays near 2 % of the product's time.
+    """Return the sums compared per product: both where that costs about 2 % of the product's time.
 
-    Processors read a result back faster, measured against their products, than accelerators do; only their int8
+    Relative to their products, processors read a result back faster than accelerators; only their int8
     products are too fast for both.
     """
     return Checking.BOTH if kind == "cpu" and data_type != "int8" else Checking.ALTERNATE
 
 
 class Product(msgspec.Struct, frozen=True):
-    """One product: its number, slot, operand set and row offset, and what the slot held before."""
+    """One product: its number, slot, operand set and row offset, and the previous content of the slot."""
 
     number: int
     slot: int
@@ -67,7 +67,7 @@ class Ring:
         seed: int,
         checking: Checking,
     ) -> None:
-        """Prepare the ring; a number of slots that the operand sets divide would hide lost writes."""
+        """Prepare the ring; a number of slots divisible by the number of operand sets would hide lost writes."""
         if len(slots) % len(sets) == 0 or lag >= len(slots):
             raise ValueError(f"{len(slots)} slots with lag {lag} for {len(sets)} operand sets")
         self.slots = slots
@@ -85,14 +85,14 @@ class Ring:
 
     @property
     def longest_batch(self) -> int:
-        """Return how many products may run before a slot that was found wrong is written again."""
+        """Return the largest number of products before a slot that was found wrong is written again."""
         return len(self.slots) - self._lag
 
     def run_batch(self, count: int) -> Callable[[], tuple[list[Product], list[Product]]]:
         """Start *count* products, each followed by the check of the one *lag* before.
 
-        Returns a function that waits for the device and gives (checked, failed) products. Call it before the
-        next batch, and keep *count* within ``longest_batch``, so that a failed slot is still as it was.
+        Returns a function that waits for the device and returns (checked, failed) products. Call it before the
+        next batch, and keep *count* within ``longest_batch``, so that a failed slot is still unchanged.
         """
         proofs = self._proofs(count)
         checked: list[Product | None] = []
@@ -102,23 +102,23 @@ class Ring:
         return lambda: _outcome(checked, proofs)
 
     def run_unchecked(self, count: int) -> None:
-        """Start *count* products and check none: what checking costs is measured against this."""
+        """Start *count* products without checks, as the baseline for the cost of checking."""
         for _ in range(count):
             self._multiply()
             if len(self._unchecked) > self._lag:
                 self._unchecked.pop(0)
 
     def run_ahead(self, count: int) -> None:
-        """Start *count* products, at most ``longest_batch``, whose checks ``catch_up`` makes up for."""
+        """Start *count* products, at most ``longest_batch``, whose checks ``catch_up`` runs later."""
         for _ in range(count):
             self._multiply()
 
     def catch_up(self) -> tuple[list[Product], list[Product]]:
-        """Check what ``run_ahead`` left beyond the lag; return (checked, failed) products."""
+        """Check the products of ``run_ahead`` beyond the lag; return (checked, failed) products."""
         return self._check_oldest(max(0, len(self._unchecked) - self._lag))
 
     def drain(self) -> tuple[list[Product], list[Product]]:
-        """Check what is still unchecked; return (checked, failed) products."""
+        """Check all unchecked products; return (checked, failed) products."""
         return self._check_oldest(len(self._unchecked))
 
     def _check_oldest(self, count: int) -> tuple[list[Product], list[Product]]:
@@ -136,7 +136,7 @@ class Ring:
         self._run(*self.operands_of(product), out)
 
     def wrong_sums(self, product: Product, result: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the indices of the rows and of the 64-bit columns of *result* that disagree with the golden."""
+        """Return the indices of the rows and of the 64-bit columns of *result* that disagree with the golden sums."""
         rows, columns = self._expected(product)
         return (
             torch.nonzero(row_sums(result) != rows).flatten().cpu(),
@@ -181,13 +181,13 @@ class Ring:
 
 
 def _proof_of(product: Product) -> int:
-    """Return what the device writes where *product* is right: nothing that it wrote for another one of this ring."""
+    """Return the number that the device writes where *product* is right, different for every product of this ring."""
     return product.number + 1
 
 
 def _outcome(checked: list[Product | None], proofs: Tensor) -> tuple[list[Product], list[Product]]:
-    """Read the proofs from the device once; a single copy tells of the whole batch."""
-    told = proofs.tolist()
+    """Read the proofs from the device once; a single copy covers the whole batch."""
+    values = proofs.tolist()
     done = [product for product in checked if product is not None]
-    pairs = zip(checked, told, strict=True)
+    pairs = zip(checked, values, strict=True)
     return done, [product for product, proof in pairs if product is not None and proof != _proof_of(product)]

@@ -1,6 +1,6 @@
-"""The proof that a fault would be seen: plant each one behind the real multiplication, demand it found and located.
+"""Proof that a fault would be detected: plant each one after the real multiplication, require that it is located.
 
-A run whose self-test misses a fault, or blames the wrong place, verifies nothing: its figures stay, its
+A run whose self-test misses a fault, or locates it wrongly, verifies nothing: its figures stay, its
 verification is ``unmeasured``.
 """
 
@@ -25,13 +25,13 @@ from .ring import Checking, Product, Ring
 _SLOTS = 4
 _LAG = 1
 _FIRST = _SLOTS + 1
-"""The first spoiled product is in the second lap, so that its slot holds a result of another operand set."""
+"""The first corrupted product is in the second lap, so that its slot holds a result of another operand set."""
 _LAST = _FIRST + 2 * _SLOTS
 _LATE_ATTEMPTS = 4
 
 
 class Planting(msgspec.Struct, frozen=True):
-    """One planted fault: whether it was found, and in the right place with the right blame."""
+    """One planted fault: whether it was found, and in the right place with the right origin."""
 
     fault: str
     found: bool
@@ -40,7 +40,7 @@ class Planting(msgspec.Struct, frozen=True):
 
 
 class Stage(msgspec.Struct, frozen=True, kw_only=True):
-    """What the self-test shares with the run: operands, goldens, slots and the multiplication."""
+    """The shared objects of self-test and run: operands, goldens, slots and the multiplication."""
 
     sets: list[OperandSet]
     goldens: list[Golden]
@@ -50,15 +50,15 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     pause: Callable[[], None]
     time_batch: Callable[[Ring, int], tuple[float, tuple[list[Product], list[Product]]]]
-    """Runs one batch of a ring and returns its seconds, and what of it was compared and wrong."""
+    """Runs one batch of a ring and returns its seconds, and its compared and wrong products."""
     take: Callable[[Ring, list[Product], list[Product]], None] = lambda _ring, _checked, _failed: None
-    """Takes products that no fault was planted in: one of them that is wrong is the device's own."""
+    """Takes products without a planted fault: a wrong one of them is the device's own."""
     sleep: Callable[[float], None] = time.sleep
-    """Passes seconds of the time that *time_batch* counts."""
+    """Waits for seconds of the time that *time_batch* counts."""
 
 
 def self_test(stage: Stage) -> list[Planting]:
-    """Plant every fault that the format can have and return what became of each."""
+    """Plant every fault that the format can have and return the result of each."""
     floating = stage.multiplication.output.is_floating_point
     plantings = []
     for number, fault in enumerate(OUTPUT_FAULTS):
@@ -122,9 +122,9 @@ def _spoiled_from_the_start(stage: Stage) -> Planting:
 
 
 def _late(stage: Stage) -> Planting:
-    """Hold up one batch among eight for four times the slowest seen.
+    """Delay one batch among eight for four times the slowest one so far.
 
-    On a machine that others use every batch may be slower than the ones before: then the hold is made longer.
+    On a shared machine every batch may be slower than the ones before: then the delay is increased.
     """
     late, count = 5, 8
     ring = _ring(stage, stage.multiplication.run)
@@ -143,16 +143,16 @@ def _late(stage: Stage) -> Planting:
 
 
 def _timed(stage: Stage, ring: Ring) -> float:
-    """Return the seconds of one batch, and have counted what in it was wrong: nothing is planted in its results."""
+    """Return the seconds of one batch, and count its wrong products: no fault is planted in its results."""
     seconds, outcome = stage.time_batch(ring, 1)
     stage.take(ring, *outcome)
     return seconds
 
 
 def _first_mismatch(stage: Stage, ring: Ring) -> Mismatch | None:
-    """Return what is found of the planted fault.
+    """Return the first mismatch after the planted fault.
 
-    A cell that is wrong before the fault was planted is the device's own; an alarm without one is the checker's.
+    A wrong cell before the fault was planted is the device's own; an alarm without one is the checker's.
     """
     for _ in range(_LAST):
         stage.pause()
@@ -167,7 +167,7 @@ def _first_mismatch(stage: Stage, ring: Ring) -> Mismatch | None:
 
 
 def _agrees(mismatch: Mismatch, expected: Expected) -> bool:
-    """Return whether the wrong cells are the planted ones. By chance a spoiled cell may keep its value."""
+    """Return whether the wrong cells are the planted ones. By chance a corrupted cell may keep its value."""
     if expected.cells is not None:
         found = {(cell.row, cell.column) for cell in mismatch.examples}
         return bool(expected.cells) and mismatch.cells == len(expected.cells) and found == expected.cells

@@ -1,6 +1,6 @@
-"""The time in which a process was stopped or frozen, as a suspended job is: nothing is loaded then.
+"""The time in which a process was stopped or frozen, like a suspended job: the device is then not under load.
 
-No clock leaves it out. A thread that looks at the clock all the time does not get to look meanwhile.
+No clock leaves that time out. A thread that polls the clock cannot poll meanwhile.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from nodevet.checks.system.background import Background
 
 LOOK_SECONDS = 0.5
 STOPPED_SECONDS = 5.0
-"""Between two looks more than that is no wait for a processor, however busy the host is. SLURM suspends for 30 s and
+"""A longer gap between two polls is no wait for a processor, however busy the host is. SLURM suspends for 30 s and
 more (SchedulerTimeSlice)."""
 
 
 class Stops:
-    """Adds up how long this process did not run, from ``with`` to its end."""
+    """Adds up the time in which this process did not run, from ``with`` to its end."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """Tell the time by *clock*."""
+        """Use *clock* as the time source, in seconds."""
         self._clock = clock
         self._lock = threading.Lock()
         self._seen = clock()
@@ -30,17 +30,17 @@ class Stops:
         self._over = threading.Event()
 
     def __enter__(self) -> Self:
-        """Begin to look."""
+        """Start polling."""
         Background(self._watch).start()
         return self
 
     def __exit__(self, *_raised: object) -> None:
-        """Look no more."""
+        """Stop polling."""
         self._over.set()
 
     @property
     def seconds(self) -> float:
-        """Return how long the process was stopped so far."""
+        """Return the seconds in which the process was stopped so far."""
         with self._lock:
             now = self._clock()
             gap, self._seen = now - self._seen, now

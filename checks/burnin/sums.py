@@ -1,4 +1,4 @@
-"""Sums over rows and over columns of the raw bits: what is compared instead of the whole matrix.
+"""Sums over rows and over columns of the raw bits, compared instead of the whole matrix.
 
 The matrix is viewed as 64-bit integers and summed with wrap-around. Each direction reads every bit once and needs
 no temporary copy; together they miss only changes that cancel in a row and in a column at once.

@@ -1,9 +1,9 @@
-"""The proof that a device, and not the range or a library, made a first product wrong: one cell, computed on the host.
+"""Proof that the device, and not the range or a library, made a first product wrong: one cell, computed on the host.
 
-A format whose range is too wide for a device, or a library that rounds, spoils whatever is large, on every device. One
-cell whose exact sum stays within the range in every step, beside cells of larger sums that came out right, was not
-spoiled by that. The sum is made of Python's own integers from the hash alone: where the processor is the suspect, its
-vector units are no witness.
+A format with too wide a range for a device, or a library that rounds, corrupts large sums on every device. That did not
+corrupt a cell whose exact sum stays within the range in every step, beside correct cells of larger sums. The sum is
+made of Python's own integers from the hash alone: where the processor is the suspect, its vector units are no
+witness.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from .sums import bit_view
 
 _SUSPECTS = 16
 _BESIDE = 512
-"""Cells of the same row, and of the same column, that are looked at for larger ones that are right."""
+"""Number of cells of the same row, and of the same column, that are searched for larger correct ones."""
 
 _LINES = 32
-"""Of that many rows, each of them as far, where the row and column themselves do not tell."""
+"""Number of rows, searched in the same way, where the row and column themselves are not enough."""
 
 _LARGE_AND_RIGHT = 4
 _SPOILED_SHARE, _SPOILED_FACTOR = 0.25, 1.5
-"""Of the larger cells of a line so many at least are right, and at most this share is wrong, or this many times the
-share of all: a tile that is dead spoils large and small alike."""
+"""At least this many of the larger cells of a line must be correct, and at most this share wrong, or this many times
+the share of all: a dead tile corrupts large and small cells alike."""
 
 _TILE = 128
 
 
 class Witness(msgspec.Struct, frozen=True, kw_only=True):
-    """One cell of a first product that the device got wrong: its bits, and the largest partial sum of the host's.
+    """One cell of a first product that the device computed wrongly: its bits, and the host's largest partial sum.
 
     ``row`` is a row of the extended A. ``limit_bits``: partial sums below 2**limit_bits are exact in this format.
     """
@@ -51,7 +51,7 @@ class Witness(msgspec.Struct, frozen=True, kw_only=True):
     bad_columns: int
 
     def facts(self) -> dict[str, object]:
-        """Return what is told of it in the words of a located mismatch, as plain values."""
+        """Return its facts as plain values, under the names of a located mismatch."""
         cell = {"row": self.row, "column": self.column, "want": self.want, "got": self.got, "xor": self.xor}
         return {
             "operand_set": self.operand_set,
@@ -68,7 +68,7 @@ class Witness(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def exact_terms(operands: OperandSet, row: int, column: int) -> list[int]:
-    """Return the products whose sum the cell is, in the order of K, without any tensor."""
+    """Return the products whose sum is the cell, in the order of K, without any tensor."""
     a, b = operands.a.recipe, operands.b.recipe
     return [_entry(a, row, k) * _entry(b, k, column) for k in range(a.columns)]
 
@@ -85,7 +85,7 @@ def true_block(operands: OperandSet, rows: Tensor, columns: Tensor) -> Tensor:
 
 
 def spread(lines: Tensor, count: int) -> Tensor:
-    """Return at most *count* of *lines*, evenly spread: what is wrong at both ends may be right where they cross."""
+    """Return at most *count* of *lines*, evenly spread: lines wrong at both ends may be right where they cross."""
     return lines if len(lines) <= count else lines[torch.arange(count) * len(lines) // count]
 
 
@@ -96,10 +96,10 @@ def find_witness(
     suspects: tuple[Tensor, Tensor],
     bad: tuple[Tensor, Tensor],
 ) -> Witness | None:
-    """Return the cell of *result* (host) that only the device can have spoiled, or None where there is none.
+    """Return the cell of *result* (host) that only the device can have corrupted, or None.
 
-    *suspects* are rows and columns of cells to look at; *bad* all rows and columns that disagree. Where every row and
-    every column does, nothing speaks for this one device.
+    *suspects* are rows and columns of cells to check; *bad* all rows and columns that disagree. Where every row and
+    every column disagrees, the cause may be common to all devices.
     """
     rows, columns = bad
     if len(rows) == result.shape[0] and len(columns) == result.shape[1]:
@@ -112,7 +112,7 @@ def find_witness(
         want = bits_of(sum(terms), data_type, result.dtype)
         if got == want or partial >> data_type.accumulator_bits:
             continue
-        # Whatever range of K a device sums by itself, it meets no more than the way from the lowest to the highest.
+        # Over any range of K a device's partial sum is at most the difference between the highest and lowest step.
         if not _is_size_no_excuse(operands, data_type, result, (row, column), max(steps) - min(steps)):
             continue
         width, digits = (1 << (8 * result.element_size())) - 1, 2 * result.element_size()
@@ -132,7 +132,7 @@ def find_witness(
 
 
 def bits_of(value: int, data_type: DataType, output: torch.dtype) -> int:
-    """Return the bits that the exact *value* has as a result of type *output*, as a signed number of its size."""
+    """Return the bits of the exact *value* as a result of type *output*, as a signed number of its size."""
     return int(_bits(torch.tensor([value], dtype=torch.int64), data_type, output)[0])
 
 
@@ -146,25 +146,25 @@ def _bits(exact: Tensor, data_type: DataType, output: torch.dtype) -> Tensor:
 def _is_size_no_excuse(
     operands: OperandSet, data_type: DataType, result: Tensor, cell: tuple[int, int], swing: int
 ) -> bool:
-    """Return whether sums no smaller than *swing* came out right in the row or column of *cell*, or in many lines.
+    """Return whether sums of at least *swing* are right in the row or column of *cell*, or in many lines.
 
-    An accumulator that is too narrow spoils most of them, and a few come out right by chance. So all of them count,
-    also those in rows and columns that disagree: they may be wrong no more often than the smaller ones. Where a sum
-    swung as far as few sums end, its own lines hold no larger ones.
+    An accumulator that is too narrow corrupts most of them, and a few are right by chance. So all of them count, also
+    those in rows and columns that disagree: they may be wrong no more often than the smaller ones. Where few final sums
+    are as large as the swing, the cell's own lines hold no larger ones.
     """
     row, column = torch.tensor([cell[0]]), torch.tensor([cell[1]])
     rows, columns = _spread(result.shape[0], cell[0]), _spread(result.shape[1], cell[1])
     few = rows[:: max(1, len(rows) // _LINES)][:_LINES]
-    told = [_are_large_right(operands, data_type, result, line, swing) for line in ((row, columns), (rows, column))]
-    if any(told) or False in told:
-        return any(told)
+    verdicts = [_are_large_right(operands, data_type, result, line, swing) for line in ((row, columns), (rows, column))]
+    if any(verdicts) or False in verdicts:
+        return any(verdicts)
     return bool(_are_large_right(operands, data_type, result, (few, columns), swing))
 
 
 def _are_large_right(
     operands: OperandSet, data_type: DataType, result: Tensor, part: tuple[Tensor, Tensor], swing: int
 ) -> bool | None:
-    """Return whether the sums of *part* that are no smaller than *swing* are right; None where it has too few."""
+    """Return whether the sums of *part* of at least *swing* are right; None where it has too few."""
     truth = true_block(operands, *part).flatten()
     wrong = bit_view(result)[part[0]][:, part[1]].flatten() != _bits(truth, data_type, result.dtype)
     large = truth.abs() >= swing
@@ -176,7 +176,7 @@ def _are_large_right(
 
 
 def _spread(count: int, without: int) -> Tensor:
-    """Return up to 512 evenly spread indices below *count*, but for one."""
+    """Return up to 512 evenly spread indices below *count*, except *without*."""
     indices = torch.arange(count)
     indices = indices[indices != without]
     return indices[:: max(1, len(indices) // _BESIDE)][:_BESIDE]

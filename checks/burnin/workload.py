@@ -33,39 +33,39 @@ from .stops import Stops
 from .witness import Witness
 
 LOCATED_AT_MOST = 4
-"""Mismatches that are examined; the others are counted. One is enough to fail a device."""
+"""Maximum of diagnosed mismatches; the others are counted. One is enough to fail a device."""
 
 Take = Callable[[Ring, list[Product], list[Product]], None]
-"""Takes the products of a ring that were compared, and those of them that are wrong."""
+"""Takes the compared products of a ring, and the wrong ones of them."""
 
 ChooseMultiplication = Callable[[str, str, str | None], Multiplication]
-"""Format, kind of device and architecture -> how to multiply."""
+"""Returns the multiplication for a format, a kind of device and an architecture."""
 
 SETUP_SHARE = 0.2
 _OVERHEAD_SHARE, _OVERHEAD_SECONDS = 0.2, 10.0
 
 
 class Control(Protocol):
-    """What the workload asks of whoever runs it."""
+    """The callbacks of a workload to its caller."""
 
     def pause(self) -> None:
-        """Return at once, or raise InterruptionError where the workload must end; called at least every 0.1 s or so."""
+        """Return at once, or raise InterruptionError where the workload must end; called about every 0.1 s."""
         ...
 
     def tick(self, ratio: float, phase: str, shown: dict[str, float | int]) -> None:
-        """Show progress: share done, what is being done, figures so far."""
+        """Show progress: the share done, the phase, the figures so far."""
         ...
 
     def known(self, result: Result) -> None:
-        """Take what is known now that a wrong result was found: the workload may never come to its end."""
+        """Take the result so far once a wrong result was found: the workload may never end."""
         ...
 
 
 class Run:
-    """One workload in progress: collects what it knows, so that a result can be given at any moment."""
+    """One workload in progress: collects its data, so that a result can be returned at any moment."""
 
     def __init__(self, request: GemmRequest, clock: Clock) -> None:
-        """Start the account of *request*."""
+        """Start the record of *request*."""
         self.request = request
         self.conditions: dict[str, Any] = {"plan": request.plan, "torch": str(torch.__version__)}
         self.layout: Layout | None = None
@@ -84,7 +84,7 @@ class Run:
         self._started = clock.instant()
 
     def result(self, state: ResultState, detail: str = "") -> Result:
-        """Return what is known now as a result in *state*."""
+        """Return the data so far as a result in *state*."""
         shape = self.layout.shape if self.layout else self.request.shape or ()
         return Result(
             workload=WORKLOAD,
@@ -142,7 +142,7 @@ class Run:
             return {}
         flop = 2 * math.prod(layout.shape)
         run = sum(self.batch_gemms)
-        # A mismatch is evidence whoever found it; a clean sheet counts only from a checker that was proved.
+        # A mismatch is evidence in any case; an absence of mismatches counts only from a checker that was proved.
         trusted = self.verified if self.self_test_passed or self.mismatches else None
         return self._speed(flop) | {
             "gemms_run": run,
@@ -163,7 +163,7 @@ class Run:
         }
 
     def _upper_bound(self, trusted: int | None) -> float | None:
-        """Return the bound of the rate of wrong products; where some were wrong, over all that were compared."""
+        """Return the bound of the rate of wrong products; where some were wrong, over all compared ones."""
         if self.mismatches:
             return rates.upper_bound_95(self.mismatches, self.checked)
         return None if trusted is None else rates.upper_bound_95(0, trusted)
@@ -189,9 +189,9 @@ class Run:
 
 
 def run_gemm(run: Run, control: Control, choose: ChooseMultiplication = choose_multiplication) -> Result:
-    """Carry out *run* and return its result; a request that cannot be met is a result in state ``refused``.
+    """Run the workload and return its result; a request that cannot be met is a result in state ``refused``.
 
-    *choose* decides how products are computed: broken hardware is simulated by handing in a broken one.
+    *choose* selects the multiplication: a broken one simulates broken hardware.
     """
     device: ComputeDevice | None = None
     try:
@@ -205,7 +205,7 @@ def run_gemm(run: Run, control: Control, choose: ChooseMultiplication = choose_m
         return run.result(ResultState.REFUSED, str(error))
     except torch.OutOfMemoryError as error:
         return run.result(ResultState.REFUSED, f"out of memory: {_first_line(error)}; choose a smaller memory_ratio")
-    except (RuntimeError, OSError) as error:  # how torch tells of a device, a driver or a system that failed under it
+    except (RuntimeError, OSError) as error:  # torch's errors for a device, a driver or a system that failed under it
         state = ResultState.REFUSED if "DefaultCPUAllocator" in str(error) else ResultState.DIED
         return run.result(state, _first_line(error))
     finally:
@@ -215,7 +215,7 @@ def run_gemm(run: Run, control: Control, choose: ChooseMultiplication = choose_m
 
 
 def _refusal_of(error: BurninError) -> str:
-    """Return what *error* blames, as the condition ``refusal`` has it."""
+    """Return the cause of *error*, as in the condition ``refusal``."""
     if isinstance(error, UntoldFormatError):
         return "untold"
     if isinstance(error, FormatError):
@@ -307,7 +307,7 @@ def _choose_layout(run: Run, device: ComputeDevice, multiplication: Multiplicati
     if request.shape is None:
         affordable = fit_memory(wanted, data_type, run.output_bytes, budget)
         shape, gemm_seconds = fit_shape(affordable, data_type.maximum_k, request.call_limit_seconds, measure)
-    else:  # a re-test must be of this shape and no other; what does not fit is refused
+    else:  # a re-test must have exactly this shape; one that does not fit is refused
         shape, gemm_seconds = wanted, measure(wanted)
     layout = lay_out(
         shape,
@@ -333,7 +333,7 @@ def _choose_layout(run: Run, device: ComputeDevice, multiplication: Multiplicati
 
 
 def _one_product_seconds(shape: tuple[int, int, int], device: ComputeDevice, multiplication: Multiplication) -> float:
-    """Return the fastest of four products of zeros: the first ones start threads and load kernels."""
+    """Return the seconds of the fastest of four products of zeros: the first ones start threads and load kernels."""
     m, n, k = shape
     a = torch.zeros(m, k, dtype=multiplication.element, device=device.torch_device)
     b = torch.zeros(n, k, dtype=multiplication.element, device=device.torch_device).t()
@@ -392,9 +392,9 @@ def _ring_maker(
 def _measure_overhead(
     run: Run, control: Control, device: ComputeDevice, ring: Ring, layout: Layout, take: Take
 ) -> None:
-    """Time checked and unchecked batches in the order A B B A, so that a drift hits both alike. Warms up, too.
+    """Time checked and unchecked batches in the order A B B A, so that a drift affects both alike. Warms up, too.
 
-    A product whose check would have been timed is checked afterwards: a wrong one counts whenever it shows.
+    The products of unchecked batches are checked afterwards: a wrong one counts whenever it is found.
     """
     request, count = run.request, layout.batch
     control.tick(SETUP_SHARE * 0.8, "measuring the cost of checking", {})
@@ -426,7 +426,7 @@ def _measure_overhead(
 def measure(
     run: Run, control: Control, device: ComputeDevice, ring: Ring, layout: Layout, take: Take, stops: Stops
 ) -> None:
-    """Load the device for the time that was asked for; time in which this process was stopped is none."""
+    """Load the device for the requested time, not counting the time in which this process was stopped."""
     control.tick(SETUP_SHARE, "measuring", {})
     done = 0.0
     while done < run.request.seconds:
@@ -465,7 +465,7 @@ def _account(
     checked: list[Product],
     failed: list[Product],
 ) -> None:
-    """Count what was compared, and tell at once of what is wrong: a device that computes wrongly may not last."""
+    """Count the compared products, and report wrong ones at once: a device that computes wrongly may fail soon."""
     run.checked += len(checked)
     if not failed:
         return
@@ -477,7 +477,7 @@ def _account(
 
 
 def _summary(run: Run) -> str:
-    """Return one line for people, empty where all is well."""
+    """Return one line for display, empty where all is well."""
     if run.reports:
         worst = run.reports[0]
         return (

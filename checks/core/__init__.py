@@ -1,1 +1,1 @@
-"""The vocabulary: times, devices, samples, events, findings, quantities and errors."""
+"""The data model: times, devices, samples, events, findings, quantities and errors."""

@@ -1,7 +1,7 @@
-"""What time it is: injected everywhere, so that a test, a replay or a simulation needs no waiting.
+"""Clocks: boot clock and wall clock, injected everywhere, so that tests, replays and simulations need no waiting.
 
-Ages come from CLOCK_BOOTTIME, which nobody can set and which counts while the machine sleeps. The wall clock is
-carried along for people and decides nothing.
+Ages are computed from CLOCK_BOOTTIME, which cannot be set and counts suspended time. The wall clock is stored beside
+it for display; no decision uses it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Protocol
 from .model import Instant
 
 UNKNOWN_BOOT = "unknown"
-"""The boot id where the kernel does not tell one: instants still compare within one process."""
+"""The boot id where the kernel reports none: instants still compare within one process."""
 
 
 class Clock(Protocol):
@@ -24,7 +24,7 @@ class Clock(Protocol):
         ...
 
     def monotonic(self) -> float:
-        """Return seconds that only grow, without suspended time: for deadlines within this process."""
+        """Return monotonic seconds without suspended time: for deadlines within this process."""
         ...
 
 
@@ -40,7 +40,7 @@ class SystemClock:
         return Instant(self._boot_id, time.clock_gettime_ns(time.CLOCK_BOOTTIME), time.time())
 
     def monotonic(self) -> float:
-        """Return seconds that only grow; a machine that was suspended has not missed a deadline."""
+        """Return monotonic seconds; suspended time does not count, so a suspended machine misses no deadline."""
         return time.monotonic()
 
 

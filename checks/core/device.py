@@ -1,6 +1,6 @@
-"""The devices of a node: what each is, and how it is known again.
+"""The devices of a node: attributes and identity.
 
-The names are those of checks.model, from which everything else imports them.
+Other rooms import these names from checks.core.model.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from enum import StrEnum
 import msgspec
 
 NODE = "node"
-"""The device id of the node itself, for findings that no single device owns."""
+"""The device id of the node itself, for findings that belong to no single device."""
 
 
 class DeviceKind(StrEnum):
-    """What a device is."""
+    """The kind of a device."""
 
     ACCELERATOR = "accelerator"
     CPU = "cpu"
@@ -26,7 +26,7 @@ class DeviceKind(StrEnum):
 
 
 class Link(msgspec.Struct, frozen=True):
-    """One link port of a device: its peer (a device id, a PCI address, or ``switch``) and its generation."""
+    """One link port of a device: its peer (a device id, a PCI address or ``switch``) and its generation."""
 
     port: int
     peer: str | None = None
@@ -41,29 +41,29 @@ class Firmware(msgspec.Struct, frozen=True):
 
 
 def told_serial(serial: str | None) -> str | None:
-    """Return *serial*, or None where it is none: zeros, and words for none such as ``N/A``."""
+    """Return *serial*, or None where it is a placeholder: zeros, ``N/A``, ``none`` or ``unknown``."""
     text = serial or ""
     return None if re.fullmatch(r"(?i)[\s0.-]*(?:n/?a|none|unknown)?[\s0.-]*", text) else text
 
 
 def compared_serial(serial: str | None) -> str | None:
-    """Return *serial* as it is compared: zeros, ``0x`` and blanks before it and capitals make no other board."""
-    told = told_serial(serial)
-    return None if told is None else told.strip().lower().removeprefix("0x").lstrip("0")
+    """Return *serial* normalised for comparison: lower case, without blanks, ``0x`` and leading zeros."""
+    reported = told_serial(serial)
+    return None if reported is None else reported.strip().lower().removeprefix("0x").lstrip("0")
 
 
 class Device(msgspec.Struct, frozen=True, kw_only=True):
-    """A device by its identity (UUID, PCI address, serial), never by an index that a reboot may change.
+    """A device, identified by UUID, PCI address or serial, never by an index that a reboot may change.
 
-    ``id`` is the UUID where there is one; else PCI address or a stable name such as ``cpu-0``.
+    ``id`` is the UUID if there is one, else the PCI address or a stable name such as ``cpu-0``.
     ``minor`` is the number of the device node (``/dev/nvidia3``, ``/dev/dri/renderD128``), which schedulers use.
-    ``virtual``: a share of a device that another machine, its host, reads and judges; the node itself where it is a
-    virtual machine. ``withheld``: of the node, addresses of boards that the cgroup of its reader (a job's) denies it.
-    ``excluded``: those that an option of their driver keeps out of use; ``unread_pages``: those of which the driver's
-    page does not tell that now. ``not_given``: those that the container of its reader was not given, as it was others.
-    ``offline``: of the node, whether its kernel knows processors that it does not use.
-    ``called``: what its command calls it now, where it goes by the name that it had first.
-    ``shares_uuid``: its driver gives another board the same UUID, which tells neither from the other.
+    ``virtual``: a share of a device that its host reads and judges; for the node: it is a virtual machine.
+    ``withheld``: for the node, PCI addresses of GPUs that the cgroup of its reader (a job's) denies.
+    ``excluded``: GPUs that a driver option excludes; ``unread_pages``: GPUs whose driver page does not report that now.
+    ``not_given``: GPUs that the container of its reader was not given, although it was given others.
+    ``offline``: for the node, whether its kernel lists processors that are not in use.
+    ``called``: the id that its command reports now, where the device keeps its first one.
+    ``shares_uuid``: its driver reports the same UUID for another GPU, so the UUID identifies neither.
     """
 
     id: str
@@ -95,6 +95,6 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     called: str | None = None
 
     def is_chip_number(self, *serials: str | None) -> bool:
-        """Return whether one of *serials* is the number in the UUID, as where the board's own could not be read."""
+        """Return whether one of *serials* is the number in the UUID, which stands in for an unreadable serial."""
         name = (self.uuid or "").lower().removeprefix("gpu-").lstrip("0")
         return bool(name) and any((text or "").lower().removeprefix("0x").lstrip("0") == name for text in serials)

@@ -1,7 +1,7 @@
-"""JSON and TOML from outside, decoded: whatever is no such document is one kind of error; and fields that are copied.
+"""Decoders of JSON and TOML from outside, which raise one kind of error for a malformed document; a copier of fields.
 
-The decoders leave text that is no UTF-8, and nesting without end, to Python's own errors. Who forgets one of them lets
-a single bit of a file end the agent, at each start.
+The library decoders raise Python's own errors for invalid UTF-8 and for unlimited nesting. Uncaught, a single flipped
+bit in a file would end the agent at each start.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import Any, TypeVar
 import msgspec
 
 DEEPEST_TABLES = 32
-"""No file of settings nests as deep. The reader takes dotted names of any depth, what copies tables does not."""
+"""No settings file nests deeper. The TOML reader accepts dotted names of any depth; the copying of tables does not."""
 
 Document = TypeVar("Document")
 Copy = TypeVar("Copy", bound=msgspec.Struct)
 
 
 def decoded(content: bytes, kind: type[Document]) -> Document:
-    """Return the JSON in *content* as a *kind*. Raises msgspec.DecodeError for whatever is none."""
+    """Return the JSON in *content* as a *kind*. Raises msgspec.DecodeError for a malformed document."""
     try:
         return msgspec.json.decode(content, type=kind)
     except (UnicodeDecodeError, RecursionError) as error:
@@ -33,7 +33,7 @@ def copied(kind: type[Copy], source: object, /, **others: Any) -> Copy:
 
 
 def decoded_toml(text: str) -> dict[str, Any]:
-    """Return the TOML in *text*. Raises ValueError for whatever is none, or nests too deep to be used."""
+    """Return the TOML in *text*. Raises ValueError where it is malformed or nests deeper than DEEPEST_TABLES."""
     try:
         found = tomllib.loads(text)
     except RecursionError as error:

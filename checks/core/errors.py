@@ -1,33 +1,33 @@
 """The exception tree.
 
 NodevetError
-├── ModelError          a value that the vocabulary forbids
-├── WireError           a child sent what is no message
+├── ModelError          a value that the data model forbids
+├── WireError           a child sent a malformed message
 │   └── Closed          the other end of a channel is gone
-├── RunError            a program did not do what it was run for (in system/process.py)
+├── RunError            a run of a program failed (in system/process.py)
 ├── BackendError        a device or its library could not be read (in backends/base.py: it carries a Failure)
-├── RegistryError       two checks of one name, or a check that declares nothing
-├── ReferenceDataError  a data file of ours is malformed
+├── RegistryError       two checks with one name, or a check that declares nothing
+├── ReferenceDataError  a data file of nodevet is malformed
 ├── ConfigurationError  the configuration is refused; names key path and allowed range
 ├── StoreError          the database cannot be used
 ├── BusyError           a lock, port or lease is held by another process
-├── AgentAbsent, AgentSilent, AgentRefused   no agent, none that answers, or its refusal (in agent/control/client.py)
-└── UsageError          the command line asks for something that does not exist
+├── AgentAbsent, AgentSilent, AgentRefused   the agent is absent, silent or refuses (in agent/control/client.py)
+└── UsageError          the command line names something that does not exist
 """
 
 from __future__ import annotations
 
 
 class NodevetError(Exception):
-    """Anything that nodevet reports in one line instead of a traceback."""
+    """Base of the errors that nodevet reports in one line instead of a traceback."""
 
 
 class ModelError(NodevetError, ValueError):
-    """A value that the vocabulary forbids, with the name of the offender in its message."""
+    """A value that the data model forbids; the message names the offender."""
 
 
 class WireError(NodevetError):
-    """The other end sent something that is no frame of the protocol."""
+    """The other end sent bytes that are no frame of the protocol."""
 
 
 class Closed(WireError):  # noqa: N818 (a state of the channel rather than a mistake)
@@ -35,23 +35,23 @@ class Closed(WireError):  # noqa: N818 (a state of the channel rather than a mis
 
 
 class RegistryError(NodevetError):
-    """Two checks of one name, or a check that declares nothing."""
+    """Two checks with one name, or a check that declares nothing."""
 
 
 class ReferenceDataError(NodevetError):
-    """A data file of ours is malformed: names file, line and column."""
+    """A data file of nodevet is malformed; the message names file, line and column."""
 
 
 class ConfigurationError(NodevetError):
-    """The configuration is refused: names the key path and what is allowed."""
+    """The configuration is refused; the message names the key path and the allowed values."""
 
 
 class UnreadableConfigurationError(ConfigurationError):
-    """Its file cannot be read for now: another start may read it, and nobody has to correct it."""
+    """The configuration file cannot be read for now: a later start may succeed, and nobody has to correct it."""
 
 
 class StoreError(NodevetError):
-    """The database cannot be used: names the file and what to do."""
+    """The database cannot be used; the message names the file and the remedy."""
 
 
 class BusyError(NodevetError):
@@ -59,4 +59,4 @@ class BusyError(NodevetError):
 
 
 class UsageError(NodevetError):
-    """The command line asks for something that does not exist."""
+    """The command line names something that does not exist."""

@@ -1,8 +1,8 @@
-"""The one place that catches every exception: a bug costs the part that has it, and nothing beside it.
+"""The only broad ``except`` of the project: a bug disables the part that has it, and no other.
 
-A part is anything with a name: a service of the main loop, a check, a page, a verb, one record, one sample. What a part
-raises is our own bug, never the hardware's: it is told once, counted, shown as ``unknown``, and over when the part
-works again. Errors that a part may expect are caught by their names where they arise, not here.
+A part is anything with a name: a service of the main loop, a check, a page, a verb, one record, one sample. An
+exception in a part is a bug of nodevet, never a hardware fault: it is logged once, counted and shown as ``unknown`` until the
+part works again. Expected errors are caught by name where they arise, not here.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ from .model import Action, Clearing, FaultClass, Finding, Outcome, Part, PartKin
 from .overrun import Overrun
 
 AGENT = "agent"
-"""Stands where a finding names its check: the agent itself."""
+"""The check name in findings about the agent itself."""
 
 CODE = "agent.error"
 """The code of every finding about a part of the agent that failed."""
 
 MAXIMUM_WORDS = 300
 MAXIMUM_PARTS = 100
-"""So many parts are told apart; names come from our code, so this is only for safety."""
+"""Largest number of parts that are tracked separately; names come from our code, so this is only for safety."""
 
 Returned = TypeVar("Returned")
 Item = TypeVar("Item")
 
 
 class Bug(msgspec.Struct, frozen=True):
-    """An exception that nobody expected: its words, and the line of the innermost file that raised it."""
+    """An unexpected exception: its text, and the line of the innermost file that raised it."""
 
     error: str
     where: str
 
     def __str__(self) -> str:
-        """Return both for people."""
+        """Return text and line for display."""
         return f"{self.error} ({self.where})" if self.where else self.error
 
 
 class PartFault(msgspec.Struct, frozen=True):
-    """A part that failed: how often since the start of the process, with what, and whether it works again."""
+    """A part that failed: how often since the start of the process, its last error, and whether it works again."""
 
     part: str
     count: int
@@ -54,10 +54,10 @@ class PartFault(msgspec.Struct, frozen=True):
 
 
 def attempt(work: Callable[[], Returned], *, let: tuple[type[Exception], ...] = ()) -> Returned | Bug:
-    """Return what *work* returns, or the Bug where it raises anything but *let*, which the caller expects.
+    """Return the result of *work*, or the Bug where it raises anything but *let*, which the caller expects.
 
-    What ends a process, or is raised into it from outside, passes. Libraries raise more that is no Exception: what is
-    cancelled (asyncio), or skipped (a test).
+    Exceptions that end the process or are raised into it from outside pass. BaseException is caught because libraries
+    raise others of it: cancellation (asyncio) and skipping (a test).
     """
     try:
         return work()
@@ -70,22 +70,22 @@ def attempt(work: Callable[[], Returned], *, let: tuple[type[Exception], ...] = 
 
 
 class Guard:
-    """Runs parts by name and remembers which failed. Safe to use from several threads."""
+    """Runs parts by name and remembers the failed ones. Safe to use from several threads."""
 
     def __init__(self, log: Callable[[str], None]) -> None:
-        """*log* takes a line when a part fails in a new way, and one when it works again."""
+        """*log* receives a line when a part fails in a new way, and one when it works again."""
         self._log = log
         self._lock = threading.Lock()
         self._faults: dict[str, PartFault] = {}
 
     @property
     def faults(self) -> tuple[PartFault, ...]:
-        """Return the parts that ever failed, those that work again too."""
+        """Return the parts that ever failed, including those that work again."""
         with self._lock:
             return tuple(self._faults.values())
 
     def run(self, part: str, work: Callable[[], Returned], otherwise: Callable[[], Returned]) -> Returned:
-        """Return what *work* of *part* returns; where it raises, what *otherwise* returns."""
+        """Return the result of *work* of *part*; where it raises, the result of *otherwise*."""
         done = attempt(work)
         if isinstance(done, Bug):
             self.failed(part, done)
@@ -95,38 +95,38 @@ class Guard:
         return done
 
     def failed(self, part: str, bug: Bug) -> None:
-        """Note that *part* failed; the same failure is told once."""
+        """Record that *part* failed; the same failure is logged once."""
         with self._lock:
             before = self._faults.get(part)
             if before is None and len(self._faults) >= MAXIMUM_PARTS:
                 part, before = "others", self._faults.get("others")
-            told = before is not None and not before.works and before.error == str(bug)
+            is_logged = before is not None and not before.works and before.error == str(bug)
             self._faults[part] = PartFault(part, before.count + 1 if before else 1, str(bug))
-        if not told:
-            self._tell(f"{part} failed: {bug}; the agent goes on without it: please report this")
+        if not is_logged:
+            self._report(f"{part} failed: {bug}; the agent goes on without it: please report this")
 
     def works(self, part: str) -> None:
-        """Note that *part* worked; what it failed with is over."""
+        """Record that *part* works again."""
         with self._lock:
             before = self._faults.get(part)
             if before is None or before.works:
                 return
             self._faults[part] = msgspec.structs.replace(before, works=True)
-        self._tell(f"{part} works again")
+        self._report(f"{part} works again")
 
-    def _tell(self, line: str) -> None:
-        """Log *line*; a log that fails, too, costs that line: the part is among the faults all the same."""
+    def _report(self, line: str) -> None:
+        """Log *line*; if the log fails too, only the line is lost: the part is among the faults all the same."""
         attempt(partial(self._log, line))
 
 
 def fault_findings(faults: Iterable[PartFault]) -> tuple[Finding, ...]:
-    """Return what *faults* mean for the node: it is not seen in full, which is our own bug and closes no gate."""
+    """Return findings for *faults*: a bug of nodevet hides a part of the node, which closes no gate."""
     return tuple(
         Finding(
             check=AGENT,
             code=CODE,
             outcome=Outcome.PASS if fault.works else Outcome.UNMEASURED,
-            message=f"{fault.part} of the agent works again" if fault.works else _words(fault),
+            message=f"{fault.part} of the agent works again" if fault.works else _fault_text(fault),
             part=Part(PartKind.DEVICE, f"vendor:{fault.part}"),
             fault_class=FaultClass.UNKNOWN,
             action=Action.NONE if fault.works else Action.WATCH,
@@ -139,7 +139,7 @@ def fault_findings(faults: Iterable[PartFault]) -> tuple[Finding, ...]:
 
 
 def culprits(items: Sequence[Item], fails: Callable[[Sequence[Item]], bool]) -> tuple[Item, ...]:
-    """Return those of *items* that make *fails* true by themselves, found by halving: few tries where few are bad."""
+    """Return the *items* for which *fails* is true on their own, found by bisection: few calls where few are bad."""
     if not items or not fails(items):
         return ()
     if len(items) == 1:
@@ -148,7 +148,7 @@ def culprits(items: Sequence[Item], fails: Callable[[Sequence[Item]], bool]) -> 
     return (*culprits(items[:middle], fails), *culprits(items[middle:], fails))
 
 
-def _words(fault: PartFault) -> str:
+def _fault_text(fault: PartFault) -> str:
     times = "once" if fault.count == 1 else f"{fault.count} times"
     return (
         f"{fault.part} of the agent failed {times}: {fault.error}; everything else goes on; "
@@ -163,15 +163,15 @@ def _bug(problem: BaseException) -> Bug:
 
 
 def _printable(problem: BaseException) -> str:
-    """Return the words of *problem* on one line; an exception may hold any text, or raise when it is asked for it."""
+    """Return the text of *problem* on one line; an exception may hold any text, or raise while it is formatted."""
     return one_line(str(traceback.TracebackException(type(problem), problem, None)))
 
 
 def one_line(text: str) -> str:
-    """Return *text* as one line that every surface can show, whatever letters or broken bytes are in it."""
+    """Return *text* as one printable line, with any letters or broken bytes in it."""
     return " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
 
 
 def printable(text: str) -> str:
-    """Return *text* with ``?`` for what cannot be printed: each letter keeps its place."""
+    """Return *text* with ``?`` for each unprintable letter: every letter keeps its position."""
     return "".join(letter if letter.isprintable() else "?" for letter in text)

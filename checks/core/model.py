@@ -1,7 +1,7 @@
-"""The vocabulary: every value that crosses from one room of the house to another.
+"""The data model: every value that passes from one room to another.
 
-All of it is frozen: what was judged once can be judged again from a recording. Time is boot id and CLOCK_BOOTTIME in
-nanoseconds, which outlives a changed wall clock and counts sleep; the wall clock stands beside it for people.
+All values are frozen, so that a recording can be judged again. A time is a boot id and CLOCK_BOOTTIME in nanoseconds,
+which survives a changed wall clock and counts suspended time; the wall clock stands beside it for display.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ __all__ = [
 
 
 class Severity(StrEnum):
-    """How grave the source of an event rates it."""
+    """The severity of an event as its source rates it."""
 
     INFO = "info"
     WARNING = "warning"
@@ -50,7 +50,7 @@ class Severity(StrEnum):
 
 
 class Provenance(StrEnum):
-    """Who vouches: the driver's interface, the kernel by a record that only a driver writes, or a text of anybody's."""
+    """The origin of an event: the driver's interface, a kernel record that only a driver writes, or anybody's text."""
 
     DRIVER = "driver"
     KERNEL = "kernel"
@@ -58,9 +58,9 @@ class Provenance(StrEnum):
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that happened once. ``sequence`` and ``stamp_us``, its clock's, are the kernel's own of the record.
+    """One occurrence. ``sequence`` and ``stamp_us`` (kernel log clock, microseconds) are those of the kernel record.
 
-    What a driver tells without the log has the moment of that clock at which it was told.
+    An event that the driver reports without the log has the time of that clock at which it was reported.
     """
 
     code: str
@@ -80,7 +80,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EventCount(msgspec.Struct, frozen=True, kw_only=True):
-    """How often events of one code came on one device since they are counted, and when the last one came."""
+    """The number of events of one code on one device since counting began, and the time of the last one."""
 
     code: str
     device: str
@@ -90,7 +90,7 @@ class EventCount(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ResultState(StrEnum):
-    """How a workload ended. Only ``finished`` measured what it set out to."""
+    """The end of a workload. Only ``finished`` measured everything that it set out to."""
 
     FINISHED = "finished"
     INTERRUPTED = "interrupted"
@@ -107,7 +107,7 @@ class Metric(msgspec.Struct, frozen=True):
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """What a workload measured on its devices, and under which conditions."""
+    """The measurements of a workload on its devices, with their conditions."""
 
     workload: str
     devices: tuple[str, ...]
@@ -136,7 +136,7 @@ class Limit(msgspec.Struct, frozen=True):
     source: str
 
     def holds(self, value: float) -> bool:
-        """Return whether *value* stands in the relation that the limit names, such as ``value >= 85``."""
+        """Return whether *value* satisfies the relation of the limit, such as ``value >= 85``."""
         match self.op:
             case ">=":
                 return value >= self.value
@@ -154,7 +154,7 @@ class Limit(msgspec.Struct, frozen=True):
 
 
 class Outcome(StrEnum):
-    """What a check says of one thing it looked at."""
+    """The outcome of a check on one subject."""
 
     PASS = "pass"  # noqa: S105 (not a password)
     WARN = "warn"
@@ -164,7 +164,7 @@ class Outcome(StrEnum):
 
 
 class FaultClass(StrEnum):
-    """Whose fault it is: decides who is told and whether the node is closed."""
+    """The cause of a fault by owner: decides who is notified and whether the node is closed."""
 
     HARDWARE = "hardware"
     NODE = "node"
@@ -174,7 +174,7 @@ class FaultClass(StrEnum):
 
 
 class Action(StrEnum):
-    """What to do, from mild to hard; ``rank`` orders them."""
+    """The action to take, from mild to hard; ``rank`` orders them."""
 
     NONE = "none"
     WATCH = "watch"
@@ -193,7 +193,7 @@ class Action(StrEnum):
 
 
 class Clearing(StrEnum):
-    """Which row of reference/clearing.csv says what ends an episode."""
+    """The row of reference/clearing.csv that decides how an episode ends."""
 
     CONDITION = "condition"
     UNMEASURED = "unmeasured"
@@ -204,22 +204,22 @@ class Clearing(StrEnum):
 
 
 class Key(msgspec.Struct, frozen=True, order=True):
-    """What an episode is about: a code on a part of a device."""
+    """The subject of an episode: a code on a part of a device."""
 
     code: str
     device: str
     part: Part = WHOLE
 
     def __str__(self) -> str:
-        """Return ``code on device, part`` for people."""
+        """Return ``code on device, part`` for display."""
         return f"{self.code} on {self.device}" + ("" if self.part == WHOLE else f", {self.part}")
 
 
 class Shown(msgspec.Struct, frozen=True, kw_only=True):
-    """A wrong result as it showed: *wrong* of *of* products of one format and shape, in how many seconds, how warm.
+    """A wrong result: *wrong* of *of* products of one format and shape, with duration, temperature and power.
 
-    A condition that is None was not recorded, unless ``unsupported`` names it: then the device cannot tell it. The
-    memory that the load took is told by each load; what an earlier version kept has None.
+    A condition that is None was not recorded, unless ``unsupported`` names it: then the device does not measure it.
+    Every load reports the memory that it used; results of an earlier version have None.
     """
 
     load: str
@@ -236,17 +236,17 @@ class Shown(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """What one check says of one thing, from one look: stateless.
+    """The result of one check on one subject from one sample: stateless.
 
-    ``needed`` of ``window`` looks must agree before it counts (1 of 1 for hard findings). ``occurrence`` tells a new
-    fault from an old one that is still visible: an event's identity, or a counter's value. ``evidence`` names the
-    quantities that were looked at, ``evidence_time`` says when the judged one was read. ``pid`` is the process that an
-    application event belongs to. ``shown`` are the wrong results that it rests on. ``follows`` names the lost device,
-    or says the switch, that it follows from. ``required``: the node must be able to measure this, or is unknown.
-    ``again``: another look after so many seconds may tell what this one could not; 0 is none. ``as_of``: when that was
-    looked into last which each round tells anew without a look of its own, such as a driver that is asked again after
-    minutes.
-    ``gates`` is False for what never closes a gate or drains: it rests on a user's text, a site's number, or our fault.
+    ``needed`` of ``window`` samples must agree before it counts (1 of 1 for hard findings). ``occurrence`` separates a
+    new fault from an old one that is still visible: an event's identity, or a counter's value. ``evidence`` names the
+    quantities that were judged, ``evidence_time`` is when they were read. ``pid`` is the process that an application
+    event belongs to. ``shown`` holds the wrong results behind the finding. ``follows`` names its cause: the lost
+    device, or the switch. ``required``: the node must be able to measure this, else it is unknown.
+    ``again``: seconds after which another sample may decide this; 0 is none. ``as_of``: time of the last real sample
+    behind a finding that each round repeats without one, such as a driver that is called again only after minutes.
+    ``gates`` is False for findings that never close a gate or drain: their source is a user's text, a site's number or
+    a bug of nodevet.
     """
 
     check: str
@@ -276,22 +276,22 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> Key:
-        """Return what an episode of this finding would be about."""
+        """Return the key of an episode of this finding."""
         return Key(self.code, self.device, self.part)
 
     @property
     def hard(self) -> bool:
-        """Return whether one look is enough to close a gate."""
+        """Return whether one sample is enough to close a gate."""
         return self.gates and self.needed == 1 and self.window == 1
 
     @property
     def bad(self) -> bool:
-        """Return whether this look speaks against the device: a fault, or a required reading that was not had."""
+        """Return whether this sample counts against the device: a fault, or a required reading that is missing."""
         return self.outcome in (Outcome.WARN, Outcome.FAIL) or (self.required and self.outcome is Outcome.UNMEASURED)
 
 
 class EpisodeState(StrEnum):
-    """Where an episode stands."""
+    """The state of an episode."""
 
     PENDING = "pending"
     OPEN = "open"
@@ -302,14 +302,15 @@ class EpisodeState(StrEnum):
 class Episode(msgspec.Struct, frozen=True, kw_only=True):
     """A fault over time: when it was first seen, confirmed, last seen, how often, and what ended it.
 
-    ``outcome`` is the worst that was confirmed; ``recent`` holds the last looks (True = bad) that confirmation counts;
-    ``good`` counts the good looks in a row that a condition needs to clear, ``milder`` those in a row that showed a
-    warning or nothing where it is a failure; ``looked`` is when the evidence of the last look was taken, so that one
-    sample is never counted twice. ``serial`` and ``pci`` are the device's at the time.
-    A person of the name ``actor`` acknowledged it at ``acknowledged`` with a ``note``, ``known`` being its outcome and
-    action then; that holds to ``until``, and the first round after it was at ``expired``. One without such an end may
-    cover returns until ``covers`` all the same, as a resume of the node does. ``flapping`` says how often it came back
-    while it is held open for that.
+    ``outcome`` is the worst that was confirmed; ``recent`` holds the last samples (True = bad) for confirmation;
+    ``good`` counts consecutive good samples, which a condition needs to clear; ``milder`` counts consecutive samples
+    with a warning or nothing during a failure; ``looked`` is when the last sample was taken, so that none is counted
+    twice.
+    ``serial`` and ``pci`` are the device's at the time.
+    The person ``actor`` acknowledged it at ``acknowledged`` with a ``note``; ``known`` is its outcome and action at
+    that time. The acknowledgement holds until ``until``; ``expired`` is the first round after that. Without ``until``
+    it may still cover returns until ``covers``, as a resume of the node does. ``flapping`` is how often the fault
+    returned while it is held open for that.
     """
 
     key: Key
@@ -340,7 +341,7 @@ class Episode(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class State(StrEnum):
-    """The verdict of a device or a node. For a gate that must choose: failed > unknown > degraded > ok."""
+    """The verdict on a device or a node. Order for the gate: failed > unknown > degraded > ok."""
 
     OK = "ok"
     DEGRADED = "degraded"
@@ -354,7 +355,7 @@ class State(StrEnum):
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What is said of a device or of the node, why, and what to do."""
+    """The verdict on a device or the node, its reason, and the action to take."""
 
     state: State
     reason: str
@@ -365,7 +366,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Mode(StrEnum):
-    """How far a hard finding of a check may reach: be seen, close the local gate, or also drain the node."""
+    """The strongest effect of a hard finding: observe only, close the local gate, or also drain the node."""
 
     OBSERVE = "observe"
     GATE = "gate"
@@ -373,27 +374,27 @@ class Mode(StrEnum):
 
     @property
     def rank(self) -> int:
-        """Return the position from seen only (0) to draining."""
+        """Return the position from observing (0) to draining."""
         return list(Mode).index(self)
 
 
 class Modes(msgspec.Struct, frozen=True):
-    """The modes in force: the site's, and those of its checks. The lower of the two counts."""
+    """The modes in force: the site's and those of its checks; the lower one counts."""
 
     site: Mode = Mode.DRAIN
     checks: dict[str, Mode] = {}
 
     def of(self, check: str) -> Mode:
-        """Return how far a hard finding of *check* may reach."""
+        """Return the mode of *check*."""
         return min(self.site, self.checks.get(check, self.site), key=lambda mode: mode.rank)
 
 
 class ReaderState(StrEnum):
-    """How the child that reads a backend is doing."""
+    """The state of the child process that reads a backend."""
 
     STARTING = "starting"
     RUNNING = "running"
-    ABSENT = "absent"  # nothing of this vendor is in the machine
+    ABSENT = "absent"  # no device of this vendor is in the machine
     FAILED = "failed"  # the vendor's library refuses
     HUNG = "hung"
     STUCK = "stuck"
@@ -403,13 +404,13 @@ class ReaderState(StrEnum):
 
 
 class ReaderStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """One reader: what it does, ``since`` when its present process reads, and what it hung in.
+    """One reader: its state, ``since`` when its present process reads, and its last failure.
 
-    ``looked`` is when it told last how its driver does: at the end of a round, with a refusal, or by its fall.
-    ``required``: somebody said that this node has such devices, so that their absence is no proof of health.
-    ``hangs`` and ``crashes`` count since the agent's start, ``witnessed`` those of late inside a call of the driver
-    while nothing else kept the reader from running, ``blamed`` the same for each device. ``left_alone`` says what each
-    device in quarantine did last, ``refusals`` how often in a row its library or backend ended it with a reason.
+    ``looked`` is when it last reported on its driver: at the end of a round, by a refusal, by a crash or by a hang.
+    ``required``: somebody declared that this node has such devices, so that their absence is no proof of health.
+    ``hangs`` and ``crashes`` count since the agent's start, ``witnessed`` the recent ones inside a driver call while
+    nothing else delayed the reader, ``blamed`` the same for each device. ``left_alone`` describes the last failure of
+    each quarantined device, ``refusals`` counts how often in a row its library or backend ended it with a reason.
     """
 
     backend: str
@@ -433,9 +434,9 @@ class ReaderStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):
-    """How often in a row the driver refused an accelerator, ``since`` when and until when (``last``).
+    """Consecutive refusals of an accelerator by its driver: their number, since when, and the last one.
 
-    ``evidence`` tells the last look from the next one.
+    ``evidence`` separates the last refusal from the next one.
     """
 
     looks: int
@@ -445,7 +446,7 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CheckRun(msgspec.Struct, frozen=True, kw_only=True):
-    """How the last run of one check went. A check that raised did not run, and its findings are unmeasured."""
+    """The last run of one check. A check that raised did not run, and its findings are unmeasured."""
 
     check: str
     time: Instant
@@ -456,7 +457,7 @@ class CheckRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OwnUse(msgspec.Struct, frozen=True, kw_only=True):
-    """What the process of the agent takes of its machine; None where that could not be read.
+    """The resources that the agent's process uses; None where one could not be read.
 
     Of a page that several processes share, ``resident_bytes`` counts all and ``proportional_bytes`` a part (PSS).
     """
@@ -469,12 +470,12 @@ class OwnUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AgentInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """The agent's own state. ``load`` says in words why or what load runs; ``probing`` whether one may run now.
+    """The agent's own state. ``load`` describes the load that runs, or why none does; ``probing``: one may run now.
 
-    ``store`` and ``state_file`` say why the last write of either failed, and are empty where it succeeded. ``jobs``
-    counts those that claim the node, ``gate_decisions`` what their prologs decided. Without ``permit`` no gate closes.
-    ``dropped_log_lines`` found no room on their way to the log, ``refused_connections`` none at the HTTP server.
-    ``own_use`` is of the agent's process alone, not of its readers.
+    ``store`` and ``state_file`` hold the error of the last write, empty where it succeeded. ``jobs`` counts the jobs
+    that claim the node, ``gate_decisions`` the decisions of their prologs. Without ``permit`` no gate closes.
+    ``dropped_log_lines`` counts lines that the log queue had no room for, ``refused_connections`` those of the HTTP
+    server. ``own_use`` is the use of the agent's process alone, without its readers.
     """
 
     version: str
@@ -503,14 +504,14 @@ class AgentInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that a surface may show, taken at one moment. Surfaces render it and add nothing.
+    """All data that a surface may show, taken at one moment. Surfaces render it and add nothing.
 
-    ``samples`` are the latest of each (device, group); ``findings`` the last look of every check; ``episodes`` all
-    that are not cleared; ``results`` the last of each workload and device; ``events`` counts what the kernel log and
-    the drivers told, also what is no fault of the hardware; ``refusals`` are those of each accelerator by its driver.
-    ``covered`` are faults that are over and whose acknowledgement still covers their return; ``names`` gives their ids
-    of now to devices that had another one before, as far as this agent has seen. ``on_bus`` are the accelerators that
-    only the PCI bus shows now, also where ``devices`` has the name that is remembered of one.
+    ``samples`` are the latest of each (device, group); ``findings`` the latest of every check; ``episodes`` all that
+    are not cleared; ``results`` the latest of each workload and device; ``events`` counts the events of kernel log and
+    drivers, also those that are no hardware fault; ``refusals`` are the driver's, by accelerator.
+    ``covered`` are faults that are over and whose acknowledgement still covers their return; ``names`` maps former
+    device ids to present ones, as far as this agent has seen. ``on_bus`` are the accelerators that only the PCI bus
+    shows now, also where ``devices`` has a remembered one.
     """
 
     generation: int

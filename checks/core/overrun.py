@@ -1,7 +1,7 @@
-"""An end to what may run without one: code of a site in the main thread, interrupted when its time is over.
+"""A time limit for site code in the main thread, which a signal interrupts.
 
-A signal interrupts whatever Python does there: a loop without end, a wait, a file of a server that is gone. What stays
-in a library's own code, or in the kernel in state D, is not interrupted: then the loop stands still, as systemd sees.
+The signal interrupts any Python code: an endless loop, a wait, a read from a file server that is gone. It does not
+interrupt a library's own code or a call in state D: then the main loop stands still, and systemd's watchdog notices.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from types import FrameType
 from typing import Any, TypeVar
 
 AGAIN_SECONDS = 0.2
-"""How soon code that caught the interruption and goes on is interrupted again."""
+"""Seconds after which code that caught the interruption and goes on is interrupted again."""
 
 ENDS = (signal.SIGTERM, signal.SIGINT)
 NEVER_SET = (signal.SIGKILL, signal.SIGSTOP)
@@ -34,11 +34,11 @@ Handler = Callable[[int, FrameType | None], Any]
 
 
 class Overrun(BaseException):
-    """The time is over. No Exception: who catches those to try again would never end."""
+    """The time is over. No Exception: code that catches those to retry would never end."""
 
 
 class _Alarm:
-    """Raises Overrun while it is set, and remembers it: a finalizer or a broad except may have kept it from us."""
+    """Raises Overrun while it is set, and remembers it: a finalizer or a broad except may swallow it."""
 
     def __init__(self) -> None:
         self.is_set = True
@@ -48,7 +48,7 @@ class _Alarm:
         self._raise("it did not end in time and was interrupted")
 
     def behind(self, handler: Handler) -> Handler:
-        """Return what lets *handler* take a signal, and rings where that returns True: this process is to end."""
+        """Return a handler that calls *handler* and raises Overrun where that returns True: this process is to end."""
 
         def take(number: int, frame: FrameType | None) -> None:
             if handler(number, frame) is True:
@@ -63,27 +63,27 @@ class _Alarm:
 
 
 class _Signals:
-    """How this process takes each signal, which of them are blocked, and what is told of them; to be had again."""
+    """The signal handlers, blocked signals and wakeup descriptor of this process, to restore later."""
 
     def __init__(self) -> None:
-        # All are blocked while the descriptor is read, for that takes it away.
+        # All signals are blocked while the descriptor is read, because reading it removes it.
         self._blocked = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-        self._told = signal.set_wakeup_fd(-1)
-        signal.set_wakeup_fd(self._told, warn_on_full_buffer=False)
+        self._wakeup = signal.set_wakeup_fd(-1)
+        signal.set_wakeup_fd(self._wakeup, warn_on_full_buffer=False)
         signal.pthread_sigmask(signal.SIG_SETMASK, self._blocked)
         self._taken = {number: signal.getsignal(number) for number in signal.valid_signals() if number not in NEVER_SET}
 
     def restore(self) -> None:
-        signal.set_wakeup_fd(self._told, warn_on_full_buffer=False)
+        signal.set_wakeup_fd(self._wakeup, warn_on_full_buffer=False)
         for number, handler in self._taken.items():
-            # What another than Python takes, such as a crash (faulthandler), is not known here, and left as it is.
+            # A handler that Python did not install, such as that of faulthandler, is unknown here and stays as it is.
             if signal.getsignal(number) is not handler:
                 signal.signal(number, handler or signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, self._blocked)
 
 
 class _Process:
-    """What this process hands on to its children, or opens files by; to be had again."""
+    """The settings of this process that its children inherit or its open files use, to restore later."""
 
     def __init__(self) -> None:
         self._environment = dict(os.environ)
@@ -92,7 +92,7 @@ class _Process:
             self._folder = os.getcwd()  # noqa: PTH109
         with suppress(
             OSError
-        ):  # umask(2) tells the mask only by setting another, which a thread might open a file with
+        ):  # umask(2) returns the mask only by setting another one, which a thread might open a file with
             self._mask = UMASK.search(Path("/proc/self/status").read_text(encoding="utf-8", errors="replace"))
         self._limits = {number: resource.getrlimit(number) for number in LIMITS}
         self._streams = {name: getattr(sys, name) for name in STREAMS}
@@ -100,7 +100,7 @@ class _Process:
     def restore(self) -> None:
         for name in os.environ.keys() - self._environment.keys():
             del os.environ[name]
-        # One after the other, and those alone that changed: another thread may start a child meanwhile.
+        # One by one, and only the changed ones: another thread may start a child meanwhile.
         for name, text in self._environment.items():
             if os.environ.get(name) != text:
                 os.environ[name] = text
@@ -110,7 +110,7 @@ class _Process:
         if self._mask is not None:
             os.umask(int(self._mask[1], 8))
         for number, limits in self._limits.items():
-            with suppress(OSError, ValueError):  # only root raises a hard limit again
+            with suppress(OSError, ValueError):  # only root can raise a hard limit again
                 if resource.getrlimit(number) != limits:
                     resource.setrlimit(number, limits)
         for name, stream in self._streams.items():
@@ -118,12 +118,12 @@ class _Process:
 
 
 def within(seconds: float, work: Callable[[], Returned]) -> Returned:
-    """Return what *work* returns; raise Overrun where that takes longer than *seconds*. Main thread only.
+    """Return the result of *work*; raise Overrun where it takes longer than *seconds*. Main thread only.
 
-    A signal is taken as ever; where its handler returns True the work is over too. In another thread the work runs to
-    its end, for a signal reaches none. What the work sets for the whole process is undone: with a time-out for each
-    socket, or SIGCHLD ignored, no child of the agent could be read, with SIGPIPE as scripts have it whoever hangs up
-    on the agent would end it, and with another LD_LIBRARY_PATH a reader would not find the driver's library.
+    Signals are handled as usual; where a handler returns True the work ends too. In another thread the work runs to its
+    end, because signals reach only the main one. Changes of process-wide settings are undone: with a default socket
+    timeout or SIGCHLD ignored, no child of the agent could be read; with SIGPIPE at its default, a client that hangs up
+    would end the agent; with another LD_LIBRARY_PATH, a reader would not find the driver's library.
     """
     if threading.current_thread() is not threading.main_thread():
         return work()
@@ -143,7 +143,7 @@ def within(seconds: float, work: Callable[[], Returned]) -> Returned:
         finally:
             alarm.is_set = False
     except Overrun:
-        alarm.is_set = False  # it rang between the end of the work and that line
+        alarm.is_set = False  # the alarm rang between the end of the work and that line
         raise
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0.0)

@@ -1,4 +1,4 @@
-"""The parts of a device: which sensor, link, memory or throttle reason a reading or finding is about."""
+"""The parts of a device: the sensor, link, memory or throttle reason that a reading or finding is about."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ class _Names(msgspec.Struct, frozen=True):
 PART_NAMES: dict[PartKind, frozenset[str]] = dict.fromkeys(PartKind, frozenset({""})) | {
     row.kind: frozenset(row.names) for row in read_table(Path(__file__).with_name("parts.csv"), _Names)
 }
-"""The closed set of names per kind. ``vendor:xyz`` is open, and so is any address of PCI Express."""
+"""The closed set of names per kind. ``vendor:xyz`` is open, and so is any PCI Express address."""
 
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}(?:\.[0-7])?")
 
 
 UNIT_FIELDS = ("unit", "dimm", "interface")
-"""Fields of an event that name what it is about without an address: a numbered board, a processor, a memory module."""
+"""Fields of an event that name its unit without an address: a numbered device, a processor, a memory module."""
 
 
 class Part(msgspec.Struct, frozen=True, order=True):
@@ -60,7 +60,7 @@ class Part(msgspec.Struct, frozen=True, order=True):
             raise ModelError(f"part {self.kind.value} has no name {self.name!r}: use one of PART_NAMES or vendor:NAME")
 
     def __str__(self) -> str:
-        """Return the words that people and labels use: ``link 17``, ``sensor memory 2``."""
+        """Return the text for display and labels: ``link 17``, ``sensor memory 2``."""
         name = f" {self.name}" if self.name else ""
         index = "" if self.index is None else f" {self.index}"
         return f"{self.kind.value}{name}{index}"
@@ -70,36 +70,36 @@ WHOLE = Part()
 """The device itself."""
 
 OFF_CHIP = frozenset({"dram", "controller"})
-"""Memory beside the processor, such as HBM. All other blocks are on its chip: what fails, and how often, is another."""
+"""Memory beside the processor, such as HBM. All other blocks are on the chip: their failure modes and rates differ."""
 
 
 def are_alike(one: Part, other: Part) -> bool:
-    """Return whether what one part tells stands for the other: of memories only if both are on the chip, or neither."""
+    """Return whether a result for one part holds for the other: of memories only if both or neither are on the chip."""
     if PartKind.MEMORY_BLOCK not in (one.kind, other.kind):
         return True
     return one.kind is other.kind and (one.name in OFF_CHIP) is (other.name in OFF_CHIP)
 
 
 def at_address(name: str) -> Part:
-    """Return the part of a node that is a device which no reader lists, by its address or as its driver calls it."""
+    """Return the part of a node for a device that no reader lists, by its PCI address or its driver's name for it."""
     return Part(PartKind.PCIE, name if _ADDRESS.fullmatch(name) else f"vendor:{name}")
 
 
 def of_memory(name: str) -> Part:
-    """Return the part of a node that is a processor or a module of its memory, by what the kernel calls it."""
+    """Return the part of a node for a processor or memory module, by the kernel's name for it."""
     return Part(PartKind.MEMORY_BLOCK, f"vendor:{name}")
 
 
 def of_reader(backend: str) -> Part:
-    """Return the part of a node that is the reader of *backend*."""
+    """Return the part of a node for the reader of *backend*."""
     return Part(PartKind.DEVICE, f"vendor:{backend}")
 
 
 def reader_of(part: Part) -> str:
-    """Return the backend whose reader *part* is."""
+    """Return the backend of the reader that *part* names."""
     return part.name.removeprefix("vendor:")
 
 
 def unit_of(fields: Mapping[str, str]) -> str:
-    """Return what the kernel calls the unit that an event with *fields* is about, or "" where it names none."""
+    """Return the kernel's name for the unit of an event with *fields*, or "" where there is none."""
     return next((fields[name] for name in UNIT_FIELDS if fields.get(name)), "")

@@ -1,9 +1,9 @@
-"""Every quantity once: key with unit, kind, help and plausible range, in ``quantities.csv`` and ``bounds.csv``.
+"""The table of quantities: key with unit, kind, help and plausible range, in ``quantities.csv`` and ``bounds.csv``.
 
-Metric names, help texts, the reference page and the command backend's schema are made from these tables.
+Metric names, help texts, the reference page and the command backend's schema are generated from these tables.
 A value outside the plausible range is not a measurement: backends report it as ``error``. The bounds are those of
-physics, not of today's boards: what lies beyond is a wrong unit, a torn read or a marker for "no value". Each states
-where it comes from.
+physics, not of today's devices: a value beyond them is a wrong unit, a torn read or a marker for "no value". Each
+states its source.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .tables import read_table
 
 
 class QuantityKind(StrEnum):
-    """How a quantity behaves: a counter only grows within an epoch, a state is one of named words."""
+    """The behaviour of a quantity: a counter only grows within an epoch, a state is one of named words."""
 
     GAUGE = "gauge"
     COUNTER = "counter"
@@ -29,7 +29,7 @@ class QuantityKind(StrEnum):
 
 
 class Bounds(msgspec.Struct, frozen=True):
-    """Between which values a measurement lies, and why no device measures anything else; None is no bound."""
+    """The range of plausible values, and why no device measures others; None is no bound."""
 
     low: int | float | None
     high: int | float | None
@@ -37,13 +37,12 @@ class Bounds(msgspec.Struct, frozen=True):
 
 
 class Quantity(msgspec.Struct, frozen=True):
-    """One quantity. ``judged_by_growth`` counters keep their last value over a restart.
+    """One quantity. Counters ``judged_by_growth`` keep their last value over a restart.
 
-    Those ``judged_by_hour`` also count how far they grew within the last one. Parts ``never_zero`` have no value of
-    exactly 0 while they answer: it is what an empty register or a sensor that died reads. A chip that answers is warmer
-    than the air that cools it, and a board draws some power and has no limit of 0. A page of metrics without detail
-    has the parts ``shown``, ``*`` for all of them, and none has the ``hidden`` ones, which tell nothing of whether a
-    node is fit. Gauges are ``rolled`` into minutes whose course over days is worth its space.
+    Counters ``judged_by_hour`` also count their growth within the last hour. Parts ``never_zero`` never read exactly 0
+    while they work: an empty register or a dead sensor does, but a running chip is warmer than the air that cools it.
+    The metrics page without detail has the parts ``shown`` (``*``: all), and no page has the ``hidden`` ones, which do
+    not show whether a node is fit. Gauges ``rolled`` are kept as minute figures.
     """
 
     key: str
@@ -72,7 +71,7 @@ class Quantity(msgspec.Struct, frozen=True):
 
     @property
     def unit(self) -> str:
-        """Return the unit that the key ends in, or an empty string for counts, flags and words."""
+        """Return the unit that the key ends in, or an empty string for counts, flags and texts."""
         units = {
             "celsius": "celsius",
             "watts": "watts",
@@ -125,24 +124,24 @@ QUANTITIES = _quantities()
 """All quantities by key."""
 
 UNKNOWN_ACTION = "unknown"
-"""An action that no table knows: the driver asks for something, and a younger version of nodevet may know what."""
+"""An action in no table: the driver recommends an action that a later version of nodevet may know."""
 
 RECOVERY_ACTIONS = tuple(word for word in QUANTITIES["recovery_action"].states if word != UNKNOWN_ACTION)
 
 LARGEST_COUNT = 2**63 - 1
 SHOWN_LETTERS = 100
-"""So much of an odd value is told."""
+"""Largest number of characters of an implausible value in a message."""
 IMPLAUSIBLE = " is implausible: "
-"""Stands in the detail of a reading whose value was told and is none."""
+"""Marks the detail of a reading whose value was read and is implausible."""
 NO_VALUE = "no value: "
-"""The detail of a reading begins so where what a command printed for it is no value at all, such as NaN."""
+"""Starts the detail of a reading for which a command printed no value, such as NaN."""
 
 ONES = frozenset({2**32 - 1, 2**64 - 1})
-"""What a field of 32 or 64 bits reads that nobody fills, such as UINT_MAX in the metrics of a driver."""
+"""Values of a field of 32 or 64 bits that is not filled, such as UINT_MAX in the metrics of a driver."""
 
 
 def measured(reading: Reading) -> Reading:
-    """Return *reading*, or the same with status ``error`` where no device can have measured its value."""
+    """Return *reading*, or a copy with status ``error`` where no device can have measured its value."""
     if reading.value is None:
         return reading
     entry = QUANTITIES[reading.quantity]
@@ -155,7 +154,7 @@ def measured(reading: Reading) -> Reading:
 
 
 def _doubt(value: Scalar, entry: Quantity) -> str | None:
-    """Return why *value* is no measurement of the quantity, or None where it may be one."""
+    """Return why *value* is no measurement of the quantity, or None where it is plausible."""
     match entry.kind:
         case QuantityKind.STATE:
             return None if value in entry.states else f"not one of {', '.join(entry.states)}"
@@ -171,14 +170,14 @@ def _doubt(value: Scalar, entry: Quantity) -> str | None:
 
 
 def is_implausible(reading: Reading) -> bool:
-    """Return whether *reading* had a value that was none; one that could not be read at all is another matter."""
+    """Return whether *reading* is an error because of its value; a failed read is not."""
     is_odd = IMPLAUSIBLE in reading.detail or reading.detail.startswith(NO_VALUE)
     return reading.status is ReadingStatus.ERROR and is_odd
 
 
 def _implausible(reading: Reading, why: str) -> Reading:
     value = reading.value
-    if isinstance(value, int) and abs(value) > LARGEST_COUNT:  # its digits are of no use, and Python may refuse them
+    if isinstance(value, int) and abs(value) > LARGEST_COUNT:  # too many digits, which Python may refuse to print
         shown = f"a number of {value.bit_length()} bits"
     else:
         shown = repr(value)[:SHOWN_LETTERS]

@@ -1,9 +1,9 @@
-"""The document that a site's own command prints: devices with their readings, checked strictly and told in full.
+"""The document that a site's command prints, devices with their readings: strict parsing, every mistake reported.
 
 Schema ``nodevet.readings/1``; docs/reference/command-backend.md explains it, readings_schema.py writes it as JSON
-Schema. A document with one mistake is refused as a whole: what half of it meant cannot be known. Every mistake is
-told with its place, because the person who reads it is writing a program. A value that cannot be taken costs no
-more than its reading: unread_values.py puts an error in its place.
+Schema. A document with one mistake is refused as a whole, because the meaning of the rest is uncertain. Every mistake
+is reported with its place, for the author of the command. An implausible value costs only its reading:
+unread_values.py replaces it by an error.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from .quantities import NO_VALUE, QUANTITIES, Quantity, QuantityKind, measured
 SCHEMA = "nodevet.readings/1"
 
 LARGEST_NUMBER = 2**63 - 1
-"""No counter of a device is larger, and no device that a command reads has more bits."""
+"""Largest number in a document: no counter of a device and no memory size is larger."""
 
 VENDOR_PART = "^vendor:[a-z0-9_.-]{1,32}$"
-"""The name of a part that our closed sets do not know."""
+"""Pattern of part names outside our closed sets."""
 
 MAXIMUM_EVENTS = 1000
-"""So many events of a command are remembered, so that one that is printed again is not counted again."""
+"""Number of events remembered per command, so that an event that is printed again is not counted again."""
 
 PROCESS_IDS = re.compile(r"(\d{1,10}(,\d{1,10})*)?")
 MISTAKES_TOLD = 50
@@ -53,7 +53,7 @@ Index = Annotated[int, Meta(ge=0, le=65535)]
 
 
 class PartEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The part of a device that a reading is about; its kind is the one of the quantity."""
+    """The part of a device that a reading is about; its kind is that of the quantity."""
 
     kind: PartKind
     name: str = ""
@@ -86,14 +86,14 @@ class FirmwareEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class FailureEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Why a device has no readings: it no longer answers, access is denied, or anything else."""
+    """The reason why a device has no readings: it no longer answers, access is denied, or another one."""
 
     kind: Literal["lost", "denied", "error"]
     detail: Text
 
 
 class DeviceEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A device: what it is, and either its readings or why there are none."""
+    """A device: its identity, and either its readings or the reason why there are none."""
 
     id: Annotated[Name, Meta(description="Names the device within this document and from run to run.")]
     kind: Literal["accelerator", "cpu", "nic", "memory", "disk"]
@@ -123,7 +123,7 @@ class DeviceEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class EventEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Something that happened once. ``sequence`` and all else that it says tell it from every other of this boot."""
+    """One event. ``sequence`` and the other fields together identify it within this boot."""
 
     code: Word
     sequence: Annotated[int, Meta(ge=0, le=LARGEST_NUMBER)]
@@ -135,7 +135,7 @@ class EventEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All that one run of a command prints."""
+    """The whole output of one run of a command."""
 
     schema: Literal["nodevet.readings/1"]
     devices: tuple[DeviceEntry, ...]
@@ -144,7 +144,7 @@ class Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Mistake(msgspec.Struct, frozen=True):
-    """One mistake: its place in the document, such as ``devices[0].readings[3].part``, and what is wrong there."""
+    """One mistake: its place in the document, such as ``devices[0].readings[3].part``, and its description."""
 
     place: str
     text: str
@@ -160,7 +160,7 @@ def parse(data: bytes) -> tuple[Document | None, tuple[Mistake, ...]]:
         text = data.decode("utf-8")
         document = msgspec.json.decode(text, type=Document)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        # It stops at the first mistake: look for all of them, entry by entry.
+        # The decoder stops at the first mistake: search for all of them, entry by entry.
         mistakes = _every_mistake(data) or [Mistake("document", str(error))]
     else:
         mistakes = [*repeated_keys(text), *_wrong_readings(document), *_contradictions(document)]
@@ -170,19 +170,19 @@ def parse(data: bytes) -> tuple[Document | None, tuple[Mistake, ...]]:
 
 
 def reading_of(entry: ReadingEntry) -> Reading:
-    """Return *entry* in our vocabulary; one whose value is implausible has status ``error``."""
+    """Return *entry* as a Reading of the data model; an implausible value becomes status ``error``."""
     part = WHOLE if entry.part is None else Part(entry.part.kind, entry.part.name, entry.part.index)
     return measured(Reading(entry.quantity, entry.value, part, entry.status, entry.detail))
 
 
 def address_of(name: str) -> str:
-    """Return *name* as the kernel writes it where it is a PCI address: tools of vendors print wider domains."""
+    """Return *name* as the kernel writes it where it is a PCI address: vendors' tools print wider domains."""
     domain, _, rest = name.partition(":")
     return f"{int(domain, 16):04x}:{rest}" if re.match(PCI_ADDRESS, name) else name
 
 
 def doubts(document: Document) -> tuple[Mistake, ...]:
-    """Return what the agent will not take for a measurement: values that no device has, and devices without any."""
+    """Return values that the agent rejects as measurements: implausible ones, and devices without any value."""
     found = []
     for number, device in enumerate(document.devices):
         readings = [reading_of(entry) for entry in device.readings]
@@ -198,13 +198,13 @@ def doubts(document: Document) -> tuple[Mistake, ...]:
 
 
 def _shown(mistake: Mistake) -> Mistake:
-    """Return *mistake* as one line, whatever the document holds."""
+    """Return *mistake* as one printable line."""
     place, text = (printable(part[:300]) for part in (mistake.place, mistake.text))
     return Mistake(place, text)
 
 
 def _malformed(data: bytes, reason: str) -> Mistake:
-    """Return what is wrong with text that is no JSON, at its line and column."""
+    """Return the mistake in malformed JSON, with its line and column."""
     text = data.decode("utf-8")
     if not text.strip():
         return Mistake("output", "is empty: print one JSON document")
@@ -245,8 +245,8 @@ def _every_mistake(data: bytes) -> list[Mistake]:
     _convert(_emptied(raw, "devices", "events"), Document, "", mistakes)
     for place, entry in _entries(raw, "devices", ""):
         _convert(_emptied(entry, "readings"), DeviceEntry, place, mistakes)
-        for inner, told in _entries(entry, "readings", f"{place}."):
-            reading = _convert(told, ReadingEntry, inner, mistakes)
+        for inner, raw_reading in _entries(entry, "readings", f"{place}."):
+            reading = _convert(raw_reading, ReadingEntry, inner, mistakes)
             if reading is not None:
                 mistakes.extend(Mistake(f"{inner}.{field}", text) for field, text in _reading_mistakes(reading))
     events = list(_entries(raw, "events", ""))
@@ -259,8 +259,8 @@ def _every_mistake(data: bytes) -> list[Mistake]:
 
 
 def repeated_keys(text: str) -> Iterator[Mistake]:
-    """Yield the keys that stand twice in one object: which of the two counts is open, and decoders do not tell."""
-    # Objects become tuples, which no JSON value is; numbers are not of interest, and may have any length.
+    """Yield the keys that occur twice in one object: decoders keep one of the two and report nothing."""
+    # Objects become tuples, which no JSON value is; numbers are not needed and may have any length.
     return _keys_twice(json.loads(text, object_pairs_hook=tuple, parse_int=len, parse_float=len), "")
 
 
@@ -280,7 +280,7 @@ def _keys_twice(found: object, place: str) -> Iterator[Mistake]:
 
 
 def _wrong_readings(document: Document) -> Iterator[Mistake]:
-    """Yield what is wrong with each reading by itself."""
+    """Yield the mistakes within single readings."""
     for number, device in enumerate(document.devices):
         for index, entry in enumerate(device.readings):
             for field, text in _reading_mistakes(entry):
@@ -288,7 +288,7 @@ def _wrong_readings(document: Document) -> Iterator[Mistake]:
 
 
 def _reading_mistakes(entry: ReadingEntry) -> list[tuple[str, str]]:
-    """Return the fields of *entry* that do not suit its quantity, and why."""
+    """Return the fields of *entry* that do not fit its quantity, each with the reason."""
     quantity = QUANTITIES.get(entry.quantity)
     if quantity is None:
         return [("quantity", _unknown_quantity(entry.quantity))]
@@ -330,7 +330,7 @@ def _part_mistakes(part: PartEntry | None, quantity: Quantity) -> Iterator[str]:
 
 
 def value_mistakes(entry: ReadingEntry, quantity: Quantity) -> Iterator[str]:
-    """Yield what is wrong with the value of *entry*, which is of *quantity*."""
+    """Yield the mistakes in the value of *entry*, a reading of *quantity*."""
     value = entry.value
     if entry.status is not ReadingStatus.OK:
         if value is not None:
@@ -349,7 +349,7 @@ def value_mistakes(entry: ReadingEntry, quantity: Quantity) -> Iterator[str]:
 
 
 def fits(value: Scalar, quantity: Quantity) -> bool:
-    """Return whether *value* is of the kind of *quantity*; whether it is plausible is another question."""
+    """Return whether *value* has the type of *quantity*; plausibility is checked elsewhere."""
     match quantity.kind:
         case QuantityKind.FLAG:
             return isinstance(value, bool)
@@ -363,7 +363,7 @@ def fits(value: Scalar, quantity: Quantity) -> bool:
 
 
 def _contradictions(document: Document) -> Iterator[Mistake]:
-    """Yield what is wrong between entries that are each in order."""
+    """Yield contradictions between entries that are valid by themselves."""
     devices = document.devices
     text = msgspec.json.encode(document).decode("utf-8")
     if "\\" in text or not text.isprintable():
@@ -385,7 +385,7 @@ def _contradictions(document: Document) -> Iterator[Mistake]:
 
 
 def _unprintable(found: object, place: str) -> Iterator[Mistake]:
-    """Yield every text that would break a line, or hide in one, of a log or a state file."""
+    """Yield every text with characters that break or hide a line in a log or a state file."""
     match found:
         case str() if not found.isprintable():
             yield Mistake(place, f"{found[:40]!r} holds what cannot be printed")

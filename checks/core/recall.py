@@ -1,7 +1,7 @@
-"""What a restart is given is taken entry by entry: one that cannot be read costs itself, not all that lies beside it.
+"""Restart memory read entry by entry: an unreadable entry is dropped, the others are kept.
 
-Such an entry is of another version of nodevet, or of a bug of this one. Bytes that a disk damaged do not come here: the
-store drops their whole value, because its checksum says no more than that.
+Such an entry is from another version of nodevet, or from a bug of this one. Bytes damaged on disk do not reach this
+module: the store drops their whole value, because a checksum does not locate the damage.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from .guard import Bug, attempt
 Kind = TypeVar("Kind")
 
 _NOTHING = object()
-"""Stands for what cannot be read."""
+"""Marks an unreadable entry."""
 
 
 class Recall:
-    """Reads the values of a memory by name. ``lost`` says, of each name, what of it could not be read."""
+    """Reads the values of a memory by name. ``lost`` describes the unreadable entries of each name."""
 
     def __init__(self, memory: Mapping[str, bytes]) -> None:
-        """Read what *memory* holds."""
+        """Read from *memory*: MessagePack by name."""
         self._memory = memory
         self.lost: list[str] = []
 
     def take(self, name: str, kind: type[Kind], otherwise: Kind) -> Kind:
-        """Return what can be read of the value *name* as *kind*; *otherwise* where it is absent, or nothing can."""
+        """Return the readable entries of *name* as *kind*; *otherwise* where it is absent or unreadable as a whole."""
         if name not in self._memory:
             return otherwise
         try:
@@ -40,9 +40,9 @@ class Recall:
 
 
 def recalled(packed: bytes, kind: type[Kind]) -> tuple[Kind, str]:
-    """Return the *packed* MessagePack as *kind* but for entries that cannot be read, and in words how many these are.
+    """Return the *packed* MessagePack as *kind* without its unreadable entries, and a text that counts them.
 
-    Raises msgspec.DecodeError where nothing of it can be read.
+    Raises msgspec.DecodeError where nothing is readable.
     """
     whole = attempt(lambda: msgspec.msgpack.decode(packed, type=kind))
     if not isinstance(whole, Bug):
@@ -56,9 +56,9 @@ def recalled(packed: bytes, kind: type[Kind]) -> tuple[Kind, str]:
 
 
 def _rest(raw: Any, kind: Any, lost: list[str], *, is_entry: bool = False) -> Any:
-    """Return *raw* without the entries that are nothing of *kind*, and add to *lost* why; _NOTHING where none is left.
+    """Return *raw* without entries that are no *kind*, and add the reasons to *lost*; _NOTHING where none is left.
 
-    An entry is whole or nothing, for half of it may mean the opposite; one that is a list or a mapping has its own.
+    An entry is kept or dropped whole, because half of it may mean the opposite; a list or mapping has its own entries.
     """
     problem = _problem(raw, kind)
     if not problem:

@@ -1,8 +1,8 @@
-"""What can be read of a message that cannot be read as a whole: a word that this release does not know costs itself.
+"""Partial reading of a message with unknown values: a value that this release does not know costs only itself.
 
-After an upgrade under a living agent a reader that starts anew may know more words than the agent: of a status, a
-part, a kind of failure, a severity. A message is a mapping here, as it came. A device of a kind that is not known
-cannot be read at all, and its message is not repaired.
+After an upgrade under a running agent, a reader that starts anew may know more values than the agent: of a status, a
+part, a kind of failure, a severity. A message is a mapping here, as received. A device of an unknown kind cannot be
+read at all, and its message is not repaired.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ Raw = Mapping[str, Any]
 STEP = "restart the agent after the upgrade"
 
 WORDS_OF_EVENTS = ("severity", "provenance")
-"""Fields of an event whose words may be new. Without them it is an error that nobody vouches for: it closes no gate."""
+"""Event fields whose values may be new. Without them the event is an error of unknown origin: it closes no gate."""
 
 
 def salvaged(message: Raw) -> tuple[Raw, tuple[str, ...]]:
-    """Return *message* with what is not known replaced by what says so, and in words what that was."""
+    """Return *message* with its unknown values replaced by errors, and a description of each."""
     left_out: list[str] = []
     repairs: dict[str, Callable[[Raw, list[str]], Raw]] = {"sample": _sample, "failure": _failure, "event": _event}
     repaired = {
@@ -35,7 +35,7 @@ def salvaged(message: Raw) -> tuple[Raw, tuple[str, ...]]:
 
 
 def _sample(sample: Raw, left_out: list[str]) -> Raw:
-    """Never healthy for what was left out: a reading is an error, a failure stays one."""
+    """Repair a sample without making it healthier: an unknown reading becomes an error, a failure stays one."""
     readings, failure = sample.get("readings"), sample.get("failure")
     found = dict(sample)
     if isinstance(readings, list):
@@ -46,7 +46,7 @@ def _sample(sample: Raw, left_out: list[str]) -> Raw:
 
 
 def _reading(raw: Any, left_out: list[str]) -> Any:
-    """Return *raw*, an error where it is not understood, or None where not even what was read is known."""
+    """Return *raw*, an error where it is not understood, or None where even its quantity or part is unknown."""
     problem = _problem(raw, Reading)
     if not problem:
         return raw
@@ -54,18 +54,18 @@ def _reading(raw: Any, left_out: list[str]) -> Any:
     left_out.append(f"reading {quantity}: {problem}")
     if not isinstance(quantity, str) or _problem(raw.get("part", {}), Part):
         return None
-    words = f"cannot be understood ({problem}): {STEP}"
-    return {**raw, "value": None, "status": ReadingStatus.ERROR.value, "detail": words}
+    detail = f"cannot be understood ({problem}): {STEP}"
+    return {**raw, "value": None, "status": ReadingStatus.ERROR.value, "detail": detail}
 
 
 def _failure(raw: Raw, left_out: list[str]) -> Raw:
-    """Return *raw*, or a failure that blames no driver where its kind is not known."""
+    """Return *raw*, or a failure that blames no driver where its kind is unknown."""
     problem = _problem(raw, Failure)
     if not problem:
         return raw
     left_out.append(f"failure: {problem}")
-    words = f"{raw.get('kind')}: {raw.get('detail')}: this kind of failure is not known ({problem}): {STEP}"
-    return {"kind": FailureKind.READER.value, "detail": words}
+    detail = f"{raw.get('kind')}: {raw.get('detail')}: this kind of failure is not known ({problem}): {STEP}"
+    return {"kind": FailureKind.READER.value, "detail": detail}
 
 
 def _event(raw: Raw, left_out: list[str]) -> Raw:

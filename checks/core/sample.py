@@ -1,6 +1,6 @@
-"""What was read, and when: readings, how they can fail, and the samples in which they come.
+"""Samples: readings with their time, and the ways in which reading fails.
 
-The names are those of checks.model, from which everything else imports them.
+Other rooms import these names from checks.core.model.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ Scalar = float | int | bool | str
 
 
 class Instant(msgspec.Struct, frozen=True):
-    """A moment: which boot, how long into it, and what the wall clock said."""
+    """A moment: the boot id, the nanoseconds since that boot, and the wall clock in seconds."""
 
     boot_id: str
     boottime_ns: int
     wall_seconds: float
 
     def seconds_since(self, earlier: Instant) -> float | None:
-        """Return the seconds that passed since *earlier*, or None where it lies in another boot."""
+        """Return the seconds since *earlier*, or None where it is of another boot."""
         if earlier.boot_id != self.boot_id:
             return None
         return (self.boottime_ns - earlier.boottime_ns) / 1e9
 
 
 NEVER = Instant("", 0, 0.0)
-"""When something was looked into that was not since the agent's start: in no boot."""
+"""The time of a sample that was not taken since the agent's start: of no boot."""
 
 
 class ReadingStatus(StrEnum):
-    """Why a reading has its value, or why it has none. Old is not a status: it depends on now."""
+    """The state of a reading, or the reason for its missing value. Age is no status: it depends on the time."""
 
     OK = "ok"
     UNSUPPORTED = "unsupported"
@@ -53,7 +53,7 @@ class Reading(msgspec.Struct, frozen=True):
     detail: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse a missing value that claims to be ok, and a value beside a failure."""
+        """Refuse a missing value with status ok, and a value with any other status."""
         if (self.value is None) is (self.status is ReadingStatus.OK):
             raise ModelError(
                 f"reading {self.quantity} of {self.part}: value {self.value!r} with status {self.status.value}"
@@ -61,7 +61,7 @@ class Reading(msgspec.Struct, frozen=True):
 
 
 class FailureKind(StrEnum):
-    """How a whole sample, device or backend failed to be read."""
+    """The way in which reading a whole sample, device or backend failed."""
 
     NO_DRIVER = "no_driver"
     NO_LIBRARY = "no_library"
@@ -69,22 +69,22 @@ class FailureKind(StrEnum):
     VERSION_MISMATCH = "version_mismatch"
     DENIED = "denied"
     LOST = "lost"
-    RESET_REQUIRED = "reset_required"  # the driver says that only a reset brings the device back
-    FAULTY = "faulty"  # the driver names a fault of the hardware, for which it does not open the device
+    RESET_REQUIRED = "reset_required"  # the driver reports that only a reset recovers the device
+    FAULTY = "faulty"  # the driver reports a hardware fault and does not open the device
     HUNG = "hung"
-    STUCK = "stuck"  # hung in the kernel (state D): cannot even be killed
+    STUCK = "stuck"  # hung in the kernel (state D): cannot be killed
     CRASHED = "crashed"
     ERROR = "error"
-    READER = "reader"  # the reader ended or was held up outside of a driver's call: no witness, nobody to blame
+    READER = "reader"  # the reader ended or was delayed outside of a driver call: no evidence against anyone
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """Why a sample carries no readings: the kind, and what a person needs to see (call, error text).
+    """The reason why a sample has no readings: the kind, and the details for a person (call, error text).
 
-    ``of_driver`` tells that this is evidence against the driver or the device: a listed error code, what the kernel
-    shows, or a witness. Whatever nobody showed to be evidence is none: a wrapper of another release cannot ask the
-    driver, the machine refuses memory, and a library has codes that nobody here knows. ``as_of``: when that was seen
-    which each round tells anew of a device that is left alone.
+    ``of_driver``: this is evidence against the driver or the device: a listed error code, a kernel record or a witness.
+    Everything else is no evidence: a wrapper of another release cannot call the driver, the machine refuses memory, or
+    a library returns unlisted codes. ``as_of``: when a failure was observed that each round repeats for a device that
+    is left alone.
     """
 
     kind: FailureKind
@@ -94,7 +94,7 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """The readings of one group of one device, taken together by one backend."""
+    """The readings of one group of one device, read together by one backend."""
 
     backend: str
     group: str

@@ -1,4 +1,4 @@
-"""What the writer to a scheduler says of itself. It stands below the model, whose snapshots carry it."""
+"""The state of the scheduler writer. It stands below the model, whose snapshots hold it."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import msgspec
 
 
 class Permit(msgspec.Struct, frozen=True):
-    """Whether this node may be taken from its users: ``held``, and in words why, or why not.
+    """The permit to take this node from its users: ``held``, and the reason.
 
-    Where the scheduler gave it, it stands for its ``node`` alone, by the scheduler's name; else for the whole machine.
+    A permit from the scheduler holds for its ``node`` alone, by the scheduler's name; any other for the whole machine.
     """
 
     held: bool = False
@@ -17,16 +17,16 @@ class Permit(msgspec.Struct, frozen=True):
 
 
 class WriterStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """How the writer to SLURM is doing: ``writer`` is what it may do, ``node`` what SLURM calls this node.
+    """The state of the SLURM writer: ``writer`` is its mode, ``node`` the name of this node in SLURM.
 
-    ``states`` are the words that SLURM said last, ``partitions`` those that the node is in, ``drained_by`` whose
-    reason stood there (``nodevet``, ``other``, or empty), ``closed`` whether it shows that nodevet closed the node,
-    by its reason or by a mark beside a closed gate, ``wanted`` the reason of a drain that is due and not written,
-    ``doing`` the last pass in words, ``trouble`` what went wrong with SLURM. ``considered`` are the faults of the
-    last pass, as ``modes.named`` calls them; ``asking``: the permit is being asked for, and the answer comes within
-    seconds. ``unanswered``: it was asked for, and SLURM did not answer. ``returned`` says that the node came back
-    into service by no person, and what to type where it was one. ``writes`` are counted by kind, ``skipped`` by why
-    a drain that was due was not written.
+    ``states`` are the states that SLURM returned last, ``partitions`` those of the node, ``drained_by`` the author of
+    the reason there (``nodevet``, ``other``, or empty), ``closed`` whether SLURM shows that nodevet closed the node, by
+    its reason or by a mark beside a closed gate, ``wanted`` the reason of a drain that is due and not written,
+    ``doing`` describes the last pass, ``trouble`` the last problem with SLURM. ``considered`` are the faults of the
+    last pass, as ``modes.named`` formats them; ``asking``: a request for the permit is open and is answered within
+    seconds.
+    ``unanswered``: SLURM did not answer that request. ``returned`` says that no person returned the node to service,
+    and the command to type if a person did. ``writes`` counts writes by kind, ``skipped`` unwritten drains by reason.
     """
 
     writer: str
@@ -51,5 +51,5 @@ class WriterStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def drained(self) -> bool:
-        """Return whether SLURM showed the node drained when it was asked last."""
+        """Return whether SLURM returned the node as drained last time."""
         return "DRAIN" in self.states

@@ -1,11 +1,11 @@
 """The protocol between the agent and its children: length-prefixed MessagePack on a descriptor of its own.
 
-Standard output and standard error of a child belong to whatever library prints there; standard input is the
-lifeline: when it closes, the parent is gone and the child ends. Parent to child go ``Request`` messages, child to
-parent go ``Reply`` messages. Nothing here opens a file: callers hand in sockets.
+Standard output and standard error of a child belong to the libraries that print there; standard input is the
+lifeline: it closes when the parent ends, and then the child ends. ``Request`` messages go from parent to child,
+``Reply`` messages from child to parent. Nothing here opens a file: callers pass sockets.
 
-A call into a driver may never return. So the child notes what it is about to call in a small shared
-memory file (``Progress``), and the parent reads there what hung.
+A driver call may never return. Therefore the child writes the name of the next call to a small shared memory file
+(``Progress``), where the parent reads which call hung.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ class _Message(msgspec.Struct, frozen=True, tag=True):
 
 
 class Start(_Message, frozen=True):
-    """Parent: load the backend. ``root`` stands before /proc and /sys.
+    """Parent: load the backend. ``root`` is the prefix of /proc and /sys.
 
-    ``skip`` names quarantined devices, by id and by PCI address: they are not to be touched. ``last`` names devices
-    to read after all others, because an earlier child hung or crashed there. ``prove`` names files to read through
-    before anything is loaded: an earlier child met an address that could not be served. One that is to ``stand_still``
-    there waits until its files were looked at. ``leave_out`` names functions of the library that are not to be called.
+    ``skip`` names quarantined devices, by id and by PCI address: they are not touched. ``last`` names devices to read
+    after all others, because an earlier child hung or crashed there. ``prove`` names files to read through before
+    anything is loaded: an earlier child accessed an address that could not be served. ``stand_still``: a crash there
+    pauses the child until its files were inspected. ``leave_out`` names functions of the library that are not called.
     """
 
     backend: str
@@ -61,18 +61,18 @@ class Read(_Message, frozen=True):
 
 
 class Burn(_Message, frozen=True):
-    """Parent: run one workload with *parameters*; it answers with progress, what it found wrong, and one result."""
+    """Parent: run one workload with *parameters*; replies are progress, wrong results and one result."""
 
     workload: str
     parameters: dict[str, Any] = {}
 
 
 class Stop(_Message, frozen=True):
-    """Parent: close the library and end."""
+    """Parent: close the library and exit."""
 
 
 class Ready(_Message, frozen=True):
-    """Child: the backend is loaded and these are its devices; ``groups`` names what can be read."""
+    """Child: the backend is loaded; ``devices`` are its devices, ``groups`` the readable groups."""
 
     devices: tuple[Device, ...]
     groups: tuple[str, ...] = ()
@@ -87,7 +87,7 @@ class Failed(_Message, frozen=True):
 
 
 class Sampled(_Message, frozen=True):
-    """Child: one device was read, or failed to be."""
+    """Child: one device was read, or reading it failed."""
 
     sample: Sample
 
@@ -115,7 +115,7 @@ class Note(_Message, frozen=True):
 
 
 class ProgressMessage(_Message, frozen=True):
-    """Child: progress of a workload, share of its time from 0 to 1 and figures so far."""
+    """Child: progress of a workload, as the share of its time from 0 to 1, and the figures so far."""
 
     ratio: float
     phase: str = ""
@@ -123,7 +123,7 @@ class ProgressMessage(_Message, frozen=True):
 
 
 class Found(_Message, frozen=True):
-    """Child: the workload that runs has found a wrong result; what is known of it now, should it never end."""
+    """Child: the running workload found a wrong result; sent at once, because the workload may never end."""
 
     result: Result
 
@@ -162,15 +162,15 @@ class Decoder:
     """Collects bytes and yields whole messages. One per connection."""
 
     def __init__(self, unreadable: Callable[[str], None] | None = None) -> None:
-        """Start with an empty buffer. *unreadable* takes why a message is no such; without it, that is an error.
+        """Start with an empty buffer. *unreadable* receives the reason for an unreadable message; None raises instead.
 
-        Of one whose words are not all known the rest is taken, behind a note on what was left out.
+        A message with unknown values is returned without them, after a note that names them.
         """
         self._buffer = bytearray()
         self._unreadable = unreadable
 
     def feed(self, data: bytes) -> Iterator[Message]:
-        """Add *data* and yield every message that is complete; raise WireError on nonsense."""
+        """Add *data* and yield every complete message. Raises WireError for malformed data."""
         self._buffer += data
         while len(self._buffer) >= _HEADER.size:
             (length,) = _HEADER.unpack_from(self._buffer)
@@ -184,21 +184,21 @@ class Decoder:
             try:
                 message = _DECODER.decode(body)
             except (msgspec.DecodeError, ModelError, UnicodeDecodeError) as error:
-                words = f"message of {length} bytes cannot be read: {error}"
+                reason = f"message of {length} bytes cannot be read: {error}"
                 if self._unreadable is None:
-                    raise WireError(words) from error
+                    raise WireError(reason) from error
                 rest = _rest(body)
                 if not rest:
-                    self._unreadable(words)
+                    self._unreadable(reason)
                 yield from rest
                 continue
             yield message
 
 
 def _rest(body: bytes) -> tuple[Message, ...]:
-    """Return what can be read of a message that cannot be read as it is, behind a note; nothing where that is nothing.
+    """Return the readable part of an unreadable message, after a note; nothing where no part is readable.
 
-    It was sent by a program of another release, or of our own with a bug.
+    The sender is a program of another release, or of our own with a bug.
     """
     try:
         raw = msgspec.msgpack.decode(body)
@@ -242,15 +242,15 @@ class Channel:
         return self._waiting.pop(0)
 
     def pending(self) -> bool:
-        """Return whether a message was received already and waits to be taken."""
+        """Return whether a received message is waiting to be taken."""
         return bool(self._waiting)
 
 
 class Progress:
-    """A line of text in shared memory: what the child is about to do. Written in a microsecond, read at any time.
+    """A line of text in shared memory: the child's next step. Written in a microsecond, read at any time.
 
-    Before the line stands a number that grows with each call into a driver and with each return: odd while the child
-    is inside one. Only what happens there can be the driver's doing.
+    Before the line stands a number that grows with each driver call and each return: odd while the child is inside one.
+    Only a hang or crash inside a call can be the driver's fault.
     """
 
     SIZE = 256
@@ -269,15 +269,15 @@ class Progress:
         return cls(descriptor), descriptor
 
     def write(self, text: str) -> None:
-        """Replace the line with *text*, a step of our own, cut to what fits."""
+        """Replace the line with *text*, a step of nodevet itself, cut to the size."""
         self._step(text, self._number + (self._number & 1))
 
     def call(self, text: str) -> None:
-        """Replace the line with *text*, a call into a driver that begins now."""
+        """Replace the line with *text*, a driver call that begins now."""
         self._step(text, self._number + 1 + (self._number & 1))
 
     def returned(self) -> None:
-        """Note that the call is over; the line stays, for it tells people what came last."""
+        """Record that the call returned; the line stays, because it shows people the last call."""
         self._number += self._number & 1
         self._NUMBER.pack_into(self._map, 0, self._number & 0xFFFFFFFF)
 
@@ -287,11 +287,11 @@ class Progress:
 
     @property
     def number(self) -> int:
-        """Return the number before the line: odd inside a call, and another one in each call."""
+        """Return the number before the line: odd inside a call, and different for each call."""
         return int(self._NUMBER.unpack_from(self._map, 0)[0])
 
     def _step(self, text: str, number: int) -> None:
-        # The text first: who sees the number of a call must see its text.
+        # The text first: a reader that sees the number of a call must see its text.
         data = text.encode("utf-8", "replace")[: self.SIZE - self._NUMBER.size - 1]
         end = self._NUMBER.size + len(data) + 1
         if not number & 1:

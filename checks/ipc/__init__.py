@@ -1,1 +1,1 @@
-"""How a parent and its child processes talk, and what the last words of one that crashed mean."""
+"""The protocol between a parent and its child processes, and the diagnosis of a crashed child's last output."""

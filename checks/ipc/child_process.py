@@ -1,8 +1,7 @@
-"""A child process at the other end of a channel, driven by a selector: nothing here ever waits.
+"""A child process at the other end of a channel, driven by a selector: no call here blocks.
 
-The child leads a process group and a session of its own. It is asked to stop before it is terminated, terminated
-before it is killed, and abandoned where even that has no effect, because a process that sits in a driver in state D
-cannot be killed by anybody.
+The child leads its own process group and session. It is asked to stop before SIGTERM, gets SIGTERM before SIGKILL,
+and is abandoned where even that has no effect, because a process that sits in a driver in state D cannot be killed.
 """
 
 from __future__ import annotations
@@ -28,17 +27,17 @@ from nodevet.checks.system.procfs import ChildRecord, describe, start_ticks, tig
 from .last_words import LastWords
 
 READ_BYTES = 1 << 18
-"""Most that is taken from a child at once, so that one that floods its channel does not starve the others."""
+"""Largest read from a child at once, so that a child that floods its channel does not starve the others."""
 
 LINE_CHARACTERS = 500
 GIVEN_UP_SECONDS = 0.2
-"""How long the loop waits for the end of a process that was killed as it could not be followed; it takes a few ms."""
+"""Longest wait of the loop for the end of a killed process that could not be followed; it takes a few ms."""
 EXIT_POLL_SECONDS = 0.1
-"""How often an ending child is looked at where the kernel has no pidfd."""
+"""Poll interval for the end of a child where the kernel has no pidfd."""
 
 
 class Patience(msgspec.Struct, frozen=True):
-    """Seconds from the wish that a child ends until it is terminated, killed, and given up."""
+    """Seconds from the first stop request to a child until SIGTERM, SIGKILL and giving up."""
 
     terminate: float
     kill: float
@@ -49,30 +48,30 @@ HUNG_UP = Patience(terminate=1.0, kill=2.0, abandon=4.0)
 
 
 class ChildOwner(Protocol):
-    """Who is told what a child does."""
+    """The receiver of a child's messages, output and end."""
 
     def on_message(self, message: Message) -> None:
         """Take a message of the protocol."""
         ...
 
     def on_line(self, line: str) -> None:
-        """Take a line of standard output or standard error."""
+        """Take a line of the child's standard output or standard error."""
         ...
 
     def on_nonsense(self, detail: str) -> None:
-        """Learn that the child breaks the protocol; it is still there."""
+        """Handle a protocol violation of the child, which still runs."""
         ...
 
     def on_unreadable(self, detail: str) -> None:
-        """Learn that one message could not be read; it is set aside, and those behind it are taken."""
+        """Handle one unreadable message; it is dropped, and the messages after it are taken."""
         ...
 
     def on_stuck(self) -> None:
-        """Learn that the child could not even be killed. Should it ever end, ``on_end`` follows."""
+        """Handle a child that could not even be killed. Should it ever end, ``on_end`` follows."""
         ...
 
     def on_end(self, ended: Exit) -> None:
-        """Learn that the child is gone, once: the last call on an owner."""
+        """Handle the end of the child, once: the last call on an owner."""
         ...
 
 
@@ -93,8 +92,9 @@ class Child:
     ) -> None:
         """Start *argv* with descriptors appended, and register with *selector*; keys carry a callback as data.
 
-        The child also gets the descriptors *inherit*, which it knows nothing of. *orphaned* is what the kernel sends it
-        when this process ends: one that is stopped sees no lifeline, and may be stopped before it can ask for anything.
+        The child also inherits the descriptors *inherit*, unannounced. *orphaned* is the signal that the kernel sends
+        it when this process ends: a stopped child does not notice its lifeline, and may be stopped before it can set up
+        anything.
         """
         self._name = name
         self._selector = selector
@@ -104,7 +104,7 @@ class Child:
         self._partial = b""
         self._steps: deque[tuple[float, Callable[[], None]]] = deque()
         self.tail = LastWords()
-        self.abandoned = self.was_ended = self._is_told = False
+        self.abandoned = self.was_ended = self._is_reported = False
         self._tight_limit: str | None = None
         self._last_call: tuple[str, int] | None = None
         with contextlib.ExitStack() as on_failure, contextlib.ExitStack() as childs_own:
@@ -117,7 +117,7 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """Return the process id, which is that of its group too."""
+        """Return the process id, which is also that of its group."""
         return self._process.pid
 
     @property
@@ -127,7 +127,7 @@ class Child:
 
     @property
     def record(self) -> ChildRecord | None:
-        """Return what to remember of the child over a restart of the agent; None once it is gone."""
+        """Return the record of the child to store over a restart of the agent; None once it has ended."""
         if self._process.is_reaped or self._start_ticks is None:
             return None
         boot_id = self._clock.instant().boot_id
@@ -135,51 +135,51 @@ class Child:
 
     @property
     def call(self) -> str:
-        """Return what the child says it does, or did last."""
+        """Return the child's present call, or its last one."""
         return self._progress.read() if self._last_call is None else self._last_call[0]
 
     @property
     def call_number(self) -> int:
-        """Return what tells one call into a driver from the next."""
+        """Return the number of the driver call, different for each call."""
         return self._progress.number if self._last_call is None else self._last_call[1]
 
     @property
     def in_call(self) -> bool:
-        """Return whether the child is inside a call of a driver, or ended there."""
+        """Return whether the child is inside a driver call, or ended there."""
         return bool(self.call_number & 1)
 
     @property
     def where(self) -> str:
-        """Return state and place of the process, for people."""
+        """Return pid, state and kernel function of the process, for display."""
         return f"process {self.pid}, {describe(self.pid)}"
 
     @property
     def ending(self) -> bool:
-        """Return whether the child was asked, or forced, to end."""
+        """Return whether the child was asked or forced to end."""
         return bool(self._steps) or self.abandoned
 
     @property
     def next_deadline(self) -> float | None:
-        """Return when ``tick`` must be called next, in the clock's monotonic seconds."""
+        """Return the time of the next ``tick``, in the clock's monotonic seconds."""
         deadlines = [when for when, _ in list(self._steps)[:1]]
         if self._pidfd is None:
             deadlines.append(self._clock.monotonic() + EXIT_POLL_SECONDS)
         return min(deadlines, default=None)
 
     def send(self, message: Message) -> None:
-        """Send *message* whole; a child whose channel is full or closed is told of as nonsense or ends by itself."""
+        """Send *message* whole; a full channel is reported as nonsense, and a closed one means that the child ends."""
         frame = encode(message)
         try:
             sent = self._connection.send(frame)
         except BlockingIOError:
             sent = 0
         except OSError:
-            return  # it is gone or about to be: on_end follows
+            return  # it has ended or is about to: on_end follows
         if sent != len(frame):
             self._owner.on_nonsense("it does not read its channel")
 
     def finish(self, patience: Patience, *, ask: bool) -> None:
-        """Bring the child to its end, with a word first where *ask*; a shorter patience replaces a longer one."""
+        """End the child, with a Stop message first if *ask*; a shorter patience replaces a longer one."""
         if self.abandoned:
             return
         if ask and not self._steps:
@@ -195,14 +195,14 @@ class Child:
         self._take_steps()
 
     def hear_out(self) -> None:
-        """Take everything that the child has said so far: what lies in the pipe already is not late."""
+        """Read all messages that the child has sent so far: data in the pipe already is not late."""
         while self._connection.fileno() >= 0 and self._is_watched(self._connection) and self._read_channel():
             pass
 
     def tick(self) -> None:
-        """Do what is due, and look for its end, whatever became of the last look."""
+        """Take the steps that are due, and poll for the child's end, even if the last poll raised."""
         self._take_steps()
-        self._look_for_end()
+        self._poll_end()
 
     def _take_steps(self) -> None:
         while self._steps and self._steps[0][0] <= self._clock.monotonic():
@@ -243,7 +243,7 @@ class Child:
         return stdin
 
     def _give_up(self) -> None:
-        """End a process that cannot be followed: nobody else ever would."""
+        """End a process that cannot be followed: no other code would."""
         self.was_ended = True
         self._process.end(0.0, GIVEN_UP_SECONDS)
 
@@ -258,13 +258,13 @@ class Child:
             self._pidfd = None  # kernels before 5.3: the end is polled for
         else:
             on_failure.callback(os.close, self._pidfd)
-            watched[self._pidfd] = self._look_for_end
+            watched[self._pidfd] = self._poll_end
         for file, take in watched.items():
             self._selector.register(file, selectors.EVENT_READ, lambda _mask, take=take: take())
             on_failure.callback(self._selector.unregister, file)
 
     def _read_channel(self) -> bool:
-        """Take what the channel holds; return whether there may be more."""
+        """Read from the channel; return whether there may be more."""
         if self._is_closed:
             return False
         try:
@@ -275,7 +275,7 @@ class Child:
             data = b""
         if not data:
             self._forget(self._connection)
-            if not self._steps:  # a child that hung up has a moment to end by itself
+            if not self._steps:  # a child that closed its channel has a moment to end by itself
                 self.finish(HUNG_UP, ask=False)
             return False
         try:
@@ -288,7 +288,7 @@ class Child:
         return True
 
     def _read_errors(self) -> bool:
-        """Take what standard error holds; return whether there may be more."""
+        """Read from standard error; return whether there may be more."""
         if self._is_closed:
             return False
         try:
@@ -307,15 +307,15 @@ class Child:
                 self._owner.on_line(text)
         return bool(data)
 
-    def _look_for_end(self) -> None:
-        """Tell the owner, once, where the process has ended; what it said last is read before.
+    def _poll_end(self) -> None:
+        """Report the end of the process to the owner, once; its last messages are read before.
 
-        Where that raises, the next look goes on from there: without it the process would be taken for one that lives.
+        Where that raises, the next call continues from there: otherwise the process would be treated as running.
         """
         if not self._process.is_reaped:
             if self._process.ended() is None:
                 return
-            self._process.signal(signal.SIGKILL)  # whatever it left behind in its group, while the id is still its own
+            self._process.signal(signal.SIGKILL)  # kills processes left in its group, while the id is still its own
             if not self.abandoned:
                 self.hear_out()
                 while self._is_watched(self._errors) and self._read_errors():
@@ -326,21 +326,21 @@ class Child:
         self._steps.clear()
         self._progress.close()
         self._close()
-        if not self._is_told:
+        if not self._is_reported:
             self._owner.on_end(self._process.reap())
-            self._is_told = True
+            self._is_reported = True
 
     def _terminate(self) -> None:
         self.was_ended = True
         self._process.signal(signal.SIGTERM)
-        self._process.signal(signal.SIGCONT)  # one that somebody stopped sees neither signal nor lifeline until then
+        self._process.signal(signal.SIGCONT)  # a stopped process sees neither signal nor lifeline before SIGCONT
 
     def _kill(self) -> None:
         self.was_ended = True
         self._process.signal(signal.SIGKILL)
 
     def _abandon(self) -> None:
-        """Let go of everything but the wish to know when it ends."""
+        """Close everything except the descriptor that reports its end."""
         self.abandoned = True
         self._close(keep_watching=True)
         self._owner.on_stuck()
@@ -360,8 +360,8 @@ class Child:
 
     @property
     def _is_closed(self) -> bool:
-        # The end of the process and the last of its channel may come in one round of the selector: whichever is
-        # taken in first has closed what the other was told of.
+        # The end of the process and its last messages may arrive in one round of the selector: the first of the two to
+        # be handled has closed the descriptors of the other.
         return self._connection.fileno() < 0
 
     def _is_watched(self, file: socket.socket | int) -> bool:
@@ -373,7 +373,7 @@ class Child:
 
 
 def _signal_at_end(pipe: int, pid: int, number: signal.Signals) -> None:
-    """Have the kernel send *number* to the process *pid* when the other end of *pipe* is closed (fcntl(2), O_ASYNC)."""
+    """Let the kernel send *number* to the process *pid* when the other end of *pipe* is closed (fcntl(2), O_ASYNC)."""
     fcntl.fcntl(pipe, fcntl.F_SETOWN, pid)
     fcntl.fcntl(pipe, fcntl.F_SETSIG, number)
     fcntl.fcntl(pipe, fcntl.F_SETFL, os.O_ASYNC)

@@ -1,4 +1,4 @@
-"""What a child says before it ends, and what it tells of the cause."""
+"""The last output of a child, and the cause of its end that the output reports."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ REFUSED = r"(?:failed to|unable to|could ?n[o']t|cannot|can't) "
 
 
 class Want(msgspec.Struct, frozen=True):
-    """What a library may say that it was refused: the words, what it is, and where to look.
+    """A resource that a library reports as refused: the text patterns, the name of the resource, and the remedy.
 
-    ``of_boards`` tells that a broken board may make a library ask for more than there is.
+    ``of_boards``: a broken device may also make a library request more than there is.
     """
 
     words: re.Pattern[str]
@@ -30,8 +30,8 @@ NOT_INSTALLED = re.compile(
     r"version `[^']+' not found|by ld\.so:"
 )
 WANTS = tuple(
-    Want(re.compile(words, re.IGNORECASE), name, step, of_boards)
-    for words, name, step, of_boards in (
+    Want(re.compile(pattern, re.IGNORECASE), name, step, of_boards)
+    for pattern, name, step, of_boards in (
         (
             r"read-only file system|EROFS|disk quota exceeded|EDQUOT|file too large|EFBIG",
             "leave to write to a disk",
@@ -61,40 +61,40 @@ WANTS = tuple(
         ),
     )
 )
-"""What a library may say that it was refused, and where to look: the words of strerror(3), of C++ and of Python."""
+"""The resources that a library may report as refused, and remedies: texts of strerror(3), C++ and Python."""
 
 TELLING = (INTERPRETER, NOT_INSTALLED, *(want.words for want in WANTS))
 
 
 class LastWords:
-    """The newest lines that a child printed, and the first of each kind that tells of a cause, whatever followed.
+    """The newest lines that a child printed, and the first line for each kind of cause, kept regardless of later lines.
 
-    An interpreter that ends itself prints all that it was in behind its one line about the cause.
+    An interpreter that aborts prints its whole stack after the one line with the cause.
     """
 
     def __init__(self) -> None:
-        """Begin without any."""
+        """Start empty."""
         self._newest: deque[str] = deque(maxlen=NEWEST_LINES)
         self._telling: dict[re.Pattern[str], str] = {}
 
     def append(self, line: str) -> None:
-        """Keep *line*, which it has just printed."""
+        """Add *line*, which the child has just printed."""
         self._newest.append(line)
         for pattern in TELLING:
             if pattern not in self._telling and pattern.search(line):
                 self._telling[pattern] = line
 
     def clear(self) -> None:
-        """Forget what was printed: it is no reason for what follows."""
+        """Delete all lines: they do not explain later failures."""
         self._newest.clear()
         self._telling.clear()
 
     @property
     def last(self) -> str:
-        """Return the line to tell people: why the interpreter ended itself, else the newest; empty without any."""
+        """Return the line to report: why the interpreter aborted, else the newest; empty without any."""
         return self._telling.get(INTERPRETER) or (self._newest[-1] if self._newest else "")
 
     @property
     def text(self) -> str:
-        """Return all that is kept."""
+        """Return all stored lines."""
         return "\n".join((*self._telling.values(), *self._newest))

@@ -1,8 +1,8 @@
-"""What every child process of the agent does first, whatever it reads or runs.
+"""The common start of every child process of the agent.
 
-A child gets three things from the agent: a socket for the protocol, a shared line of text in which it notes what it
-is about to call, and a lifeline on standard input. Standard output goes to standard error, because vendor libraries
-print where they like and the protocol must not care.
+A child gets three things from the agent: a socket for the protocol, a shared line of text for the name of its next
+call, and a lifeline on standard input. Standard output is redirected to standard error, because vendor libraries print
+there at will and must not disturb the protocol.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from nodevet.checks.core.wire import Channel, Progress
 from nodevet.checks.system.background import Background
 
 THREAD_SECONDS = 30.0
-"""How long a thread of a child may take to its first step: half of what its own start may take."""
+"""Longest time to the first step of a child's thread: half of the limit for the child's own start."""
 
 GRACE_SECONDS = 3.0
-"""How long a child without a parent may take to close its library before it ends itself."""
+"""Time in which a child without a parent may close its library before it is killed."""
 
 STANDARD_INPUT, STANDARD_OUTPUT, STANDARD_ERROR = 0, 1, 2
 _WATCHER_STACK_BYTES = 128 << 10
@@ -32,7 +32,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 class ChildEnd(msgspec.Struct, frozen=True):
-    """The child's end of what ties it to the agent."""
+    """The child's end of its connections to the agent."""
 
     channel: Channel
     progress: Progress
@@ -41,7 +41,7 @@ class ChildEnd(msgspec.Struct, frozen=True):
 def become_child(arguments: Sequence[str], grace_seconds: float = GRACE_SECONDS) -> ChildEnd:
     """Take over the descriptors that *arguments* name (``--descriptor N --progress M``) and watch the lifeline.
 
-    Nothing the child starts inherits them. Raises SystemExit with a usage message on other arguments.
+    Processes that the child starts do not inherit them. Raises SystemExit with a usage message on other arguments.
     """
     match list(arguments):
         case ["--descriptor", descriptor, "--progress", shared] if descriptor.isdigit() and shared.isdigit():
@@ -60,10 +60,10 @@ def _take_over(descriptor: int, shared: int, grace_seconds: float) -> ChildEnd:
 
 
 def watch_lifeline(orphaned: Callable[[], None], grace_seconds: float = GRACE_SECONDS) -> None:
-    """Call *orphaned* once standard input ends, then kill this process if it is still there after *grace_seconds*.
+    """Call *orphaned* once standard input ends, then kill this process if it still runs after *grace_seconds*.
 
-    This runs in a thread of its own, because the main thread may sit in a driver call that never returns. A library
-    that is being loaded may keep every thread waiting: with no grace the kernel kills the process in that moment.
+    This runs in its own thread, because the main thread may sit in a driver call that never returns. A library that is
+    being loaded may block every thread: without a grace period the kernel kills the process at that moment.
     """
     _signal_when_orphaned(signal.SIGCONT if grace_seconds else signal.SIGKILL)
     previous = threading.stack_size(_WATCHER_STACK_BYTES)
@@ -74,9 +74,10 @@ def watch_lifeline(orphaned: Callable[[], None], grace_seconds: float = GRACE_SE
 
 
 def _signal_when_orphaned(number: signal.Signals) -> None:
-    """Have the kernel send *number* when the parent ends: a process that is stopped could not see its lifeline.
+    """Let the kernel send *number* when the parent ends: a stopped process could not see its lifeline.
 
-    prctl(2), PR_SET_PDEATHSIG. The signal comes when the thread that started this process ends, the main one.
+    prctl(2), PR_SET_PDEATHSIG. The signal is sent when the parent's thread that started this process ends, the main
+    one.
     """
     import ctypes
 
@@ -92,5 +93,5 @@ def _wait_for_end(orphaned: Callable[[], None], grace_seconds: float) -> None:
 
 
 def _hang_up(connection: socket.socket) -> None:
-    with contextlib.suppress(OSError):  # closed already: the child is on its way out
+    with contextlib.suppress(OSError):  # closed already: the child is ending
         connection.shutdown(socket.SHUT_RDWR)

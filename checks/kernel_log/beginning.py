@@ -1,4 +1,4 @@
-"""The first bytes of a file that grows: one that was cut and written anew begins otherwise, however long it is."""
+"""The first bytes of a growing file: a file that was cut and rewritten begins differently, at any length."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ import os
 from contextlib import suppress
 
 KNOWN_BYTES = 128
-"""So many bytes are compared: the first line with its time stamp, which no later file repeats."""
+"""Number of compared bytes: the first line with its time stamp, which no later file repeats."""
 
 
 class Beginning:
-    """Knows how a file begins, as far as it was read."""
+    """The known first bytes of a file, as far as it was read."""
 
     def __init__(self, known: bytes = b"") -> None:
-        """Begin with what is *known* from before."""
+        """Start with the bytes *known* from before."""
         self.known = known
 
     def is_of(self, descriptor: int) -> bool:
-        """Return whether the file of *descriptor* still begins so; one that cannot be read is told by who reads on."""
+        """Return whether the file of *descriptor* still begins so; True where that cannot be read."""
         try:
             return os.pread(descriptor, len(self.known), 0) == self.known
         except OSError:
             return True
 
     def learn(self, descriptor: int, end: int) -> None:
-        """Learn how the file of *descriptor* begins, which was read up to *end*."""
+        """Store the first bytes of the file of *descriptor*, which was read up to *end*."""
         if len(self.known) < min(end, KNOWN_BYTES):
             with suppress(OSError):
                 self.known = os.pread(descriptor, min(end, KNOWN_BYTES), 0)

@@ -1,4 +1,4 @@
-"""Which XID caused the clean-up of an NVIDIA GPU, and how what was told of an address is kept."""
+"""The XID that caused the clean-up of an NVIDIA GPU, and the bounded memory of facts by PCI address."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from .rules import base_address
 T = TypeVar("T")
 
 MAXIMUM_ADDRESSES = 256
-"""Of so many devices it is remembered what they are called and which XID came last."""
+"""Largest number of devices whose names and last XID are remembered."""
 
 FOLLOW_SECONDS = 60.0
-"""How long after another XID the clean-up that it causes is told (XID 45)."""
+"""Longest time from another XID to the clean-up (XID 45) that it causes."""
 
 CLEAN_UP = "nvidia.xid.45"
 
 
 class CleanUps:
-    """Remembers the last XID of each GPU, to say which one a clean-up follows."""
+    """Remembers the last XID of each GPU, to name the one that a clean-up follows."""
 
     def __init__(self) -> None:
-        """Start without a past."""
+        """Start empty."""
         self._last_xid: dict[str, Event] = {}
 
     def attributed(self, events: Sequence[Event]) -> list[Event]:
-        """Return *events*, each clean-up (XID 45) with the other XID of the same GPU that caused it, where one is near.
+        """Return *events*, each clean-up (XID 45) with the XID of the same GPU that caused it, where one is near.
 
-        The one before it in the log comes first, then the one behind it: some logs begin with the newest line.
+        The one before it in the log is preferred to the one after it: some logs begin with the newest line.
         """
         following: dict[str, Event] = {}
         behind: list[Event | None] = []
@@ -53,12 +53,12 @@ class CleanUps:
 
 
 def known_as(pci: str, provenance: Provenance) -> str:
-    """Return by what is kept what was told of *pci*: what a text tells of it is kept apart, for other texts."""
+    """Return the key for facts about *pci*: facts from text have a separate one and serve only other texts."""
     return f"{base_address(pci)} {provenance is Provenance.TEXT}"
 
 
 def keep(known: dict[str, T], address: str, value: T) -> None:
-    """Set what is known of *address*; the ones set first are given up, because a text may name any number of them."""
+    """Set the fact about *address*; the oldest ones are dropped, because a text may name any number of addresses."""
     known.pop(address, None)
     known[address] = value
     while len(known) > MAXIMUM_ADDRESSES:
@@ -79,7 +79,7 @@ def _caused(event: Event, causes: tuple[Event | None, ...]) -> Event:
 
 
 def _near(one: Instant, other: Instant) -> bool:
-    """Return whether two moments are close; lines that state no time are close by standing in the same log."""
+    """Return whether two times are close; lines without a time are close because they are in the same log."""
     if one.boottime_ns and other.boottime_ns:
         return one.boot_id == other.boot_id and abs(one.boottime_ns - other.boottime_ns) <= FOLLOW_SECONDS * 1e9
     if one.wall_seconds and other.wall_seconds:

@@ -1,7 +1,7 @@
-"""One fault, told by several sources, counts once.
+"""One fault reported by several sources counts once.
 
 The driver's interface (NVML) and the kernel log report the same XID within moments, and the log prints one line per
-channel that it stops. Events of one code on one device of one boot that lie close together are one event.
+channel that it stops. Events of one code on one device of one boot that are close in time are one event.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from nodevet.checks.reference.kernel_policy import policy_of
 from .rules import is_same_address, normalised_pci
 
 REPEAT_SECONDS = 1.0
-"""Within this time the same source repeats itself: one line per stopped channel."""
+"""Within this time the same source repeats an event: one line per stopped channel."""
 
 MAXIMUM_REMEMBERED = 1024
-"""More distinct faults than this within one window are all counted; the oldest are forgotten."""
+"""Distinct faults beyond this number within one window are all counted; the oldest are forgotten."""
 
 _GRAVITY: tuple[Outcome | None, ...] = (Outcome.PASS, Outcome.WARN, Outcome.FAIL)
 
 
 class SeenEvent(msgspec.Struct, frozen=True):
-    """An event that was admitted: what later ones are compared with."""
+    """An admitted event, which later ones are compared with."""
 
     code: str
     device: str
@@ -38,26 +38,26 @@ class SeenEvent(msgspec.Struct, frozen=True):
 
 
 class DeduplicatorState(msgspec.Struct, frozen=True):
-    """What must outlive the process, so that a restart counts nothing twice."""
+    """The state to store over a restart, so that nothing is counted twice."""
 
     seen: tuple[SeenEvent, ...] = ()
 
 
 class Deduplicator:
-    """Admits the first of several events that are the same fault. The order of their arrival does not matter."""
+    """Admits the first of several events of the same fault. The order of arrival does not matter."""
 
     def __init__(self, window_seconds: float = SOURCES_APART_SECONDS, state: DeduplicatorState | None = None) -> None:
-        """Compare sources over *window_seconds*; go on from *state*."""
+        """Compare sources over *window_seconds*; continue from *state*."""
         self._window_ns = int(window_seconds * 1e9)
         self._repeat_ns = min(self._window_ns, int(REPEAT_SECONDS * 1e9))
         self._seen = list(state.seen) if state else []
 
     def admit(self, event: Event) -> bool:
-        """Return whether *event* is new, and remember it if so."""
+        """Return whether *event* is new, and remember it then."""
         new = _seen_event(event)
         if any(self._same_fault(new, old) for old in self._seen):
             return False
-        # A text may have told the same before: evidence is admitted all the same, or a user could keep it out.
+        # A text may have reported the same before: evidence is admitted all the same, or a user could suppress it.
         newest = max([new.boottime_ns, *(old.boottime_ns for old in self._seen if old.boot_id == new.boot_id)])
         self._seen = [
             old
@@ -68,7 +68,7 @@ class Deduplicator:
 
     @property
     def state(self) -> DeduplicatorState:
-        """Return what to keep over a restart."""
+        """Return the state to store over a restart."""
         return DeduplicatorState(tuple(self._seen))
 
     def _same_fault(self, one: SeenEvent, other: SeenEvent) -> bool:
@@ -77,15 +77,15 @@ class Deduplicator:
         if one.is_evidence and not other.is_evidence:
             return False
         if one.source == other.source and (one.variant, one.outcome) != (other.variant, other.outcome):
-            return False  # first a link's harmless error, then its fatal one: the code alone is not the fault
+            return False  # first a link's harmless error, then its fatal one: a code alone does not identify a fault
         if one.source != other.source and one.variant and _is_graver(one, other):
-            return False  # NVML tells the number of an XID alone, and the words in the log say that it is fatal
+            return False  # NVML reports only the number of an XID; the text in the log says that it is fatal
         window = self._repeat_ns if one.source == other.source else self._window_ns
         return abs(one.boottime_ns - other.boottime_ns) <= window
 
 
 def _is_graver(one: SeenEvent, other: SeenEvent) -> bool:
-    """Return whether *one* is graver than *other*; of one that an earlier version remembered it is not known."""
+    """Return whether *one* is graver than *other*; the outcome of events from an earlier version is unknown."""
     known = one.outcome in _GRAVITY and other.outcome in _GRAVITY
     return known and _GRAVITY.index(one.outcome) > _GRAVITY.index(other.outcome)
 

@@ -1,7 +1,8 @@
-"""Entries of the journal that journald took from the kernel: what is still known when the ring was overwritten.
+"""Journal entries that journald took from the kernel: they survive when the ring is overwritten.
 
-journald reads /dev/kmsg itself and marks what it read with fields that no program can set: those that begin with an
-underscore. What programs wrote into the ring it marks alike, with the facility that the kernel forced on them.
+journald reads /dev/kmsg itself and marks the records with fields that no program can set: those that begin with an
+underscore. Records that programs wrote into the ring get the same mark, with the facility that the kernel forced on
+them.
 """
 
 from __future__ import annotations
@@ -22,21 +23,21 @@ ARGUMENTS = (
     "--no-pager",
     "--output-fields=MESSAGE,_TRANSPORT,SYSLOG_FACILITY,_KERNEL_DEVICE,_SOURCE_MONOTONIC_TIMESTAMP",
 )
-"""How journalctl is asked for what the kernel said since boot; the fields are those that are read here."""
+"""The journalctl command for kernel messages since boot; the fields are those that this module reads."""
 
 MAXIMUM_ENTRY_BYTES = 1 << 18
-"""The kernel's records have up to 8 KiB, four characters for each byte where journalctl prints a list of them."""
+"""The kernel's records have up to 8 KiB, and journalctl prints up to four characters per byte of a byte list."""
 
 OPEN_SECONDS = 10.0
-"""So long the rest of a line that the kernel prints in pieces may come, as a record of its own that seems to be a line.
+"""Longest time until the rest of a line that the kernel prints in pieces, as a record that seems to be a whole line.
 
-The kernel holds a lock of RCU meanwhile, and complains of one that is held for 21 s."""
+The kernel holds an RCU lock meanwhile, and reports a stall of a lock that is held for 21 s."""
 
 _NUMBER = re.compile(r"[0-9]{1,15}")
 
 
 class _Entry(msgspec.Struct, frozen=True):
-    """The fields of an entry that say who wrote it, when, and what; a message that is no UTF-8 is a list of bytes."""
+    """The fields with author, time and text of an entry; a message that is no UTF-8 is a list of bytes."""
 
     text: str | list[int] | None = msgspec.field(name="MESSAGE", default=None)
     transport: str = msgspec.field(name="_TRANSPORT", default="")
@@ -48,18 +49,18 @@ class _Entry(msgspec.Struct, frozen=True):
 
     @property
     def seconds(self) -> float:
-        """Return the kernel's stamp, or where it is missing when journald took the record; 0 where neither is told."""
+        """Return the kernel's time stamp in seconds, else the time of journald's read; 0 without both."""
         usec = next((word for word in (self.source_usec, self.usec) if _NUMBER.fullmatch(word)), "0")
         return int(usec) / 1e6
 
 
 class Span:
-    """What the journal has between two stamps of the kernel, each left out; read in pieces, kept by nobody."""
+    """The journal's kernel lines between two kernel time stamps, both excluded; read in pieces, not stored."""
 
     def __init__(
         self, after_seconds: float, before_seconds: float, take: Callable[[Line], object], boot_id: str = ""
     ) -> None:
-        """Hand each of the kernel's own lines in the span to *take*; those of another boot than *boot_id* are none."""
+        """Pass each of the kernel's own lines in the span to *take*, but for lines of another boot than *boot_id*."""
         self.records = 0
         self._boot_id = boot_id.replace("-", "")
         self._open_until = -1.0
@@ -69,11 +70,11 @@ class Span:
         self._rest = b""
 
     def feed(self, data: bytes) -> None:
-        """Take the next piece of what journalctl prints; ``records`` counts programs' records too. Never fails."""
+        """Take the next piece of journalctl's output; ``records`` counts programs' records too. Never fails."""
         *whole, rest = (self._rest + data).split(b"\n")
         for raw in whole:
             self._feed_entry(raw)
-        # What is left of an entry behind its cut-off begin is no entry: inside one every quote is escaped.
+        # The rest of an entry whose start was dropped does not parse as one: every quote inside an entry is escaped.
         self._rest = rest if len(rest) <= MAXIMUM_ENTRY_BYTES else b""
 
     def _feed_entry(self, raw: bytes) -> None:
@@ -87,9 +88,9 @@ class Span:
             self._take(self._behind_a_piece(line, entry.seconds))
 
     def _behind_a_piece(self, line: Line, seconds: float) -> Line:
-        """Return *line* as text where it may be the rest of another, which the journal does not tell as /dev/kmsg does.
+        """Return *line* as text where it may continue another one, which the journal does not mark, unlike /dev/kmsg.
 
-        The kernel prints the name of a cgroup behind ``,cpuset=`` as a piece of its own, and users choose that name.
+        The kernel prints the name of a cgroup after ``,cpuset=`` as a separate piece, and users choose that name.
         """
         if line.device is None and line.text.endswith("="):
             self._open_until = seconds + OPEN_SECONDS
@@ -99,16 +100,16 @@ class Span:
 
 
 def entry_line(raw: str | bytes) -> Line | None:
-    """Return the kernel's line in *raw*, one line of ``journalctl -o json``; None where it holds none. Never fails.
+    """Return the kernel's line in *raw*, one line of ``journalctl -o json``; None where it has none. Never fails.
 
-    It has no sequence number: journald does not keep the kernel's.
+    It has no sequence number: journald does not store the kernel's.
     """
     entry = _entry(raw)
     return None if entry is None else _line(entry)
 
 
 def _entry(raw: str | bytes) -> _Entry | None:
-    """Return the entry in *raw* where journald took it from the kernel's ring."""
+    """Return the entry in *raw* if journald took it from the kernel's ring."""
     try:
         entry = msgspec.json.decode(raw, type=_Entry)
     except (msgspec.DecodeError, UnicodeError, RecursionError):

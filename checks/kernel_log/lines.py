@@ -1,8 +1,8 @@
-"""What stands before the kernel's words: time, level, host, tag. Every format that people paste or save.
+"""The header of a kernel line: time, level, host, tag, in every format that people paste or save.
 
-A line comes as a raw record of /dev/kmsg, from ``dmesg`` with any of its time formats, from syslog or journald, or
-copied out of a terminal, a mail or another tool's message. Who wrote it decides whether it counts: a record of the
-kernel facility did come from the kernel, a line tagged with a program did not.
+A line is a raw record of /dev/kmsg, ``dmesg`` output with any of its time formats, a syslog or journald line, or a
+copy from a terminal, a mail or another tool's message. Its author decides whether it counts: a record of the kernel
+facility is the kernel's, a line tagged with a program's name is not.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ import msgspec
 from nodevet.checks.core.model import Provenance
 
 MAXIMUM_LINE = 1 << 16
-"""What stands behind this many characters of a line is not read: no wrapper of a record is longer."""
+"""Characters of a line beyond this are not read: no wrapper of a record is longer."""
 
 MAXIMUM_TEXT = 1 << 13
-"""And of its words: the kernel's own records end after 1 KiB. Binary files have lines of any length."""
+"""The same for its text: the kernel's own records end after 1 KiB, and binary files have lines of any length."""
 
 CUT_BYTES = 960
-"""A record of so many bytes may have lost its end: kernel/printk/printk.c keeps 1024, with what stands before it."""
+"""A record of this size may have lost its end: kernel/printk/printk.c keeps 1024 bytes, including the prefix."""
 
 
 class Origin(StrEnum):
-    """Who wrote a line: the kernel, a program, or nobody can tell."""
+    """The author of a line: the kernel, a program, or unknown."""
 
     KERNEL = "kernel"
     PROGRAM = "program"
@@ -34,10 +34,10 @@ class Origin(StrEnum):
 
 
 class Line(msgspec.Struct, frozen=True):
-    """One line without its decoration.
+    """One line without its header.
 
-    ``seconds`` is the kernel's own clock since boot, ``wall_seconds`` the epoch, ``sequence`` the kernel's number of
-    the record; each None where the line does not say. ``headed`` tells that something stood before the text.
+    ``seconds`` is the kernel's time since boot, ``wall_seconds`` the epoch, ``sequence`` the kernel's record number;
+    each None where the line does not state it. ``headed``: a header preceded the text.
     ``provenance`` is KERNEL only for a record that was read where no user can write one; ``device`` is the DEVICE that
     dev_printk gave it, such as ``+pci:0000:3b:00.0``.
     """
@@ -56,27 +56,27 @@ _DRIVER = re.compile(
     r"(?:NVRM|nvidia(?:-nvswitch\d+|-nvlink|-modeset|-peermem)?|amdgpu|\[drm|habanalabs\w*|accel|mlx5_core|mlx5_cmd\w*|"
     r"pcieport|nvme|EDAC|mce|NETDEV|Memory|AMD-Vi|DMAR)(?=[:\s\]]|$)"
 )
-"""How the kernel's own lines begin: neither host nor tag of a syslog line."""
+"""The beginnings of the kernel's own lines, which are neither host nor tag of a syslog line."""
 
 _ESCAPE = re.compile(
     r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|\([AB0]|[@-Z\\^_])|"
     r"\^\[\[[0-9;]*[A-Za-z]|\[\d{1,2}(?:;\d{1,3})*m"
 )
-"""Colours, also as text and with the escape itself lost, as web pages and issue trackers show them."""
+"""Colours, also as text and with the escape character lost, as on web pages and issue trackers."""
 _QUOTED_PRINTABLE = re.compile(r"(?<=\d)=2E(?=\d)|(?<=[a-z])=3D")
-"""Dots and equals signs as mail encodes them, where only they can stand: other pairs of digits may be hexadecimal."""
+"""Dots and equals signs in mail encoding, only where no other text fits: other pairs of digits may be hexadecimal."""
 _RECORD = re.compile(
     r"(?P<priority>\d{1,6}),(?P<sequence>\d{1,19}),(?P<usec>\d{1,20}),(?P<flag>[^,;\n]{0,20})[^;\n]{0,180};(?P<text>.*)",
     re.DOTALL | re.ASCII,
 )
-"""Sequence number and stamp have 64 bits: what is longer is no record."""
+"""Sequence number and time stamp have 64 bits: longer numbers are no record."""
 _MOST_MICROSECONDS = 10**15
-"""No machine is up for longer. A clock that went below zero at a boot, as in virtual machines, stands near 2^64 ns."""
+"""No machine is up for longer. A clock that was negative at boot, as in virtual machines, reads near 2^64 ns."""
 _MICROSECONDS = re.compile(r"[0-9]{1,20}")
 _HEX_ESCAPE = re.compile(rb"\\x([0-9a-fA-F]{2})")
 _JSON_MESSAGE = re.compile(r'\s*"(?:msg|message|MESSAGE)"\s*:\s*"(?P<text>(?:[^"\\]|\\.)*)"\s*+,?\s*')
 _JSON_FACILITY = re.compile(r'\s*"(?:fac|facility|SYSLOG_FACILITY)"\s*:\s*"?(?P<word>\w{1,20})"?\s*+,?\s*')
-"""What is taken is not given back (``*+``) where the next part would take it too: blanks cost a user's line seconds."""
+"""No backtracking (``*+``) where the next part would match too: blanks in a user's line would cost seconds."""
 _DECORATION = re.compile(r"(?:[>|*`•]+\s*)+")
 _PRIORITY = re.compile(r"<(?P<priority>\d{1,3})>(?:\d )?\s*")
 _LEVEL = re.compile(
@@ -111,12 +111,12 @@ _PROGRAM_LEVEL = re.compile(
     r"[-|\s\[]*(?:DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|CRITICAL|FATAL)\b\s*[\]:|-]|"
     r"[DIWEF]\d{4} \d\d:\d\d:\d\d\.\d+\s+\d+ \S+:\d+\]"
 )
-"""How lines of a program's logger begin: Python, Go, shell. The kernel writes no level in words before NVRM."""
+"""The prefixes of program loggers: Python, Go, shell. The kernel writes no level as a word before NVRM."""
 _INNER_TIME = re.compile(r"\[\s*(?:\d+\.\d{3,}|\w{3}\s+\w{3}\s+\d{1,2}\s\d\d:\d\d:\d\d\s\d{4})\]\s+")
 
 
 class _Header(msgspec.Struct):
-    """What was read of the header so far; ``is_foreign`` where it states a facility that is not the kernel's."""
+    """The header read so far; ``is_foreign`` where it states a facility other than the kernel's."""
 
     origin: Origin = Origin.UNKNOWN
     is_foreign: bool = False
@@ -126,7 +126,7 @@ class _Header(msgspec.Struct):
 
 
 def split_line(raw: str) -> Line:
-    """Return *raw* without everything that stands before the kernel's words. Never fails."""
+    """Return *raw* without its header. Never fails."""
     raw = _QUOTED_PRINTABLE.sub(_decode_printable, raw[:MAXIMUM_LINE])
     raw = _ESCAPE.sub("", raw).replace("\0", "").lstrip("\ufeff").rstrip("\r\n")
     record = _RECORD.match(raw[:MAXIMUM_TEXT])
@@ -145,7 +145,7 @@ def split_line(raw: str) -> Line:
         text = _strip_prefixed(text, header)
     if header.origin is Origin.UNKNOWN and not _DRIVER.match(text):
         text = _strip_wrapping(text, header)
-    # Whatever tag stands behind it: any user may write one (logger -t kernel), and syslog adds its facility.
+    # The tag behind it does not count: any user may write one (logger -t kernel), and syslog adds its facility.
     origin = Origin.PROGRAM if header.is_foreign else header.origin
     return Line(text, origin, header.headed, header.seconds, header.wall_seconds)
 
@@ -155,9 +155,9 @@ def _decode_printable(code: re.Match[str]) -> str:
 
 
 def is_of_program(raw: str, before: bool) -> bool:
-    """Return whether *raw* is in a record of a program, of which JSON has each field on a line (``dmesg -x --json``).
+    """Return whether *raw* belongs to a program's record in JSON with one field per line (``dmesg -x --json``).
 
-    *before* says so of the line before it: the facility stands above the message.
+    *before* is the result for the line before it: the facility precedes the message.
     """
     if match := _JSON_FACILITY.fullmatch(raw[:MAXIMUM_TEXT]):
         return match["word"] not in _OF_KERNEL
@@ -170,15 +170,15 @@ def is_json_message(raw: str) -> bool:
 
 
 def looks_like_continuation(line: Line) -> bool:
-    """Return whether *line* may be the rest of a line that a mail client or a terminal wrapped."""
+    """Return whether *line* may continue a line that a mail client or a terminal wrapped."""
     return bool(line.text) and not line.headed and not _DRIVER.match(line.text)
 
 
 def split_record(data: str) -> Line | None:
-    """Return the record of /dev/kmsg in *data*, which one read gave; None where it is none. Never fails.
+    """Return the record of /dev/kmsg in *data*, the result of one read; None where it is malformed. Never fails.
 
-    Its text ends at the first line end, because the kernel escapes those inside it; the lines behind it that begin with
-    a blank name the device. Only the facility 0 is the kernel's: it forces another on what programs write.
+    Its text ends at the first line end, because the kernel escapes line ends inside it; the following lines that begin
+    with a blank name the device. Only facility 0 is the kernel's: programs' records get another one.
     """
     head, _, rest = data.partition("\n")
     record = _RECORD.fullmatch(head)
@@ -203,22 +203,22 @@ def split_record(data: str) -> Line | None:
 
 
 def is_whole(text: str, device: str | None, *, begins: bool = True) -> bool:
-    """Return whether *text* is a line of the kernel from its begin to its end, so that a rule can prove it.
+    """Return whether *text* is a complete line of the kernel, so that a rule can prove its origin.
 
     The kernel prints some lines in pieces, and a piece that it could not join (*begins* is false) may begin with a
-    name, such as that of a cgroup. One that was cut has lost the end by which what begins with a name is known.
-    Neither happens to what dev_printk begins, with driver and *device*.
+    name, such as that of a cgroup. A line that was cut has lost the end that identifies lines beginning with a name.
+    Neither applies to lines of dev_printk, which begin with driver and *device*.
     """
     return device is not None or (begins and len(text.encode("utf-8", "replace")) < CUT_BYTES)
 
 
 def _stamp(usec: str) -> float | None:
-    """Return the kernel's stamp in seconds, or None where its clock was wrong: the record is as true as any other."""
+    """Return the kernel's time stamp in seconds, or None where its clock was wrong: the record counts all the same."""
     return int(usec) / 1e6 if int(usec) <= _MOST_MICROSECONDS else None
 
 
 def _unescaped(text: str) -> str:
-    """Return *text* with the bytes that the kernel wrote as ``\\x0a``; those of one character stand one by one."""
+    """Return *text* with the bytes that the kernel wrote as ``\\x0a``; a character may have several."""
     if "\\x" not in text:
         return text
     data = _HEX_ESCAPE.sub(lambda match: bytes((int(match[1], 16),)), text.encode("utf-8", "replace"))
@@ -226,7 +226,7 @@ def _unescaped(text: str) -> str:
 
 
 def _record(record: re.Match[str]) -> Line:
-    """A raw record of /dev/kmsg that stands in a text: what it says of its writer is only told."""
+    """Return a raw record of /dev/kmsg inside a text: its statement of its author is no proof."""
     facility = int(record["priority"]) >> 3
     text = _unescaped(record["text"].split("\n", 1)[0])
     return Line(
@@ -268,7 +268,7 @@ def _json_line(fields: dict[str, object]) -> Line | None:
     if not writers and any(name in fields for name in _JSON_LOGGER):
         return Line(text[:MAXIMUM_TEXT].strip(), Origin.PROGRAM, True)
     if not writers and "MESSAGE" not in fields and "msg" not in fields:
-        # A shipper wraps whole lines without telling who wrote them: the line itself does.
+        # A shipper wraps whole lines without naming their author: the line itself may.
         return split_line(text) if not text.lstrip().startswith("{") else None
     micros = str(fields.get("__REALTIME_TIMESTAMP", ""))
     wall = int(micros) / 1e6 if _MICROSECONDS.fullmatch(micros) else None
@@ -278,7 +278,7 @@ def _json_line(fields: dict[str, object]) -> Line | None:
 
 
 def _strip_header(text: str, header: _Header) -> str:
-    """Take known header parts off the front of *text* until none is left."""
+    """Remove known header parts from the start of *text* until none is left."""
     for _ in range(8):
         rest = _strip_one(text, header)
         if rest is None:
@@ -289,7 +289,7 @@ def _strip_header(text: str, header: _Header) -> str:
 
 
 def _strip_prefixed(text: str, header: _Header) -> str:
-    """Take off what grep, pdsh and the like put before a line: file, line number, node. Only where a header follows."""
+    """Remove prefixes of grep, pdsh and similar tools: file, line number, node. Only where a header follows."""
     rest = text
     for _ in range(3):
         match = _PREFIX.match(rest)
@@ -320,7 +320,7 @@ def _strip_one(text: str, header: _Header) -> str | None:
         return text[match.end() :]
     if match := _ISO.match(text):
         header.wall_seconds = _iso_seconds(match)
-        # Only dmesg writes a comma before the fraction; with anything else host and tag follow.
+        # Only dmesg writes a comma before the fraction; after any other mark host and tag follow.
         rest = text[match.end() :]
         return rest if match["mark"] == "," else _strip_host(rest, header)
     if match := _SYSLOG_TIME.match(text):
@@ -340,7 +340,7 @@ def _strip_brackets(text: str, match: re.Match[str], header: _Header) -> str | N
     inside = match["inside"]
     rest = text[match.end() :]
     if stamp := _ISO.match(inside):
-        # A console server, a shipper or a program's own logger: the time alone does not tell who wrote the line.
+        # A console server, a shipper or a program's own logger: the time alone does not identify the author.
         header.wall_seconds = _iso_seconds(stamp)
         return rest
     seconds = _SECONDS.match(inside)
@@ -371,7 +371,7 @@ def _tagged(text: str, header: _Header) -> str | None:
 
 
 def _strip_host(text: str, header: _Header) -> str:
-    """Take host and tag off a line of syslog or journald; the tag says who wrote it."""
+    """Remove host and tag from a line of syslog or journald; the tag names the author."""
     if match := _HYPERVISOR.match(text):
         header.origin = Origin.KERNEL
         return text[match.end() :]
@@ -388,7 +388,7 @@ def _strip_host(text: str, header: _Header) -> str:
 
 
 def _strip_wrapping(text: str, header: _Header) -> str:
-    """Handle what is no log line itself: a program's line without time, or a log line inside another message."""
+    """Handle text that is no log line itself: a program's line without time, or a log line inside another message."""
     program = _PROGRAM_TAG.match(text)
     if program and program["tag"] != "kernel":
         header.origin = Origin.PROGRAM
@@ -415,7 +415,7 @@ def _iso_seconds(match: re.Match[str]) -> float | None:
 
 
 def _calendar_seconds(inside: str) -> float | None:
-    """Return the epoch of ``Fri Aug 30 11:43:09 2024``, taken as UTC because the line names no zone."""
+    """Return the epoch of ``Fri Aug 30 11:43:09 2024`` as UTC, because the line names no zone."""
     words = inside.split("<")[0].split()
     if len(words) != 5:
         return None

@@ -1,7 +1,7 @@
-"""Kernel text to events. Pure: lines in, events out; the tables say what each line is and what it means.
+"""Kernel text to events. Pure: lines in, events out; the tables define the role and the meaning of each line.
 
-Several lines may tell one event: a header before it, details behind it, an echo of it. They are joined within a
-short distance, so that one fault counts once. A line that anybody may have written is joined to no event of the kernel.
+Several lines may report one event: a header before it, details after it, an echo of it. They are joined within a
+short distance, so that one fault counts once. A line that any user can write is never joined to a kernel event.
 """
 
 from __future__ import annotations
@@ -26,38 +26,38 @@ from .xid import decode_body
 SOURCE = "kernel_log"
 
 JOIN_RECORDS = 16
-"""How many records apart the lines of one event may be; AER with port containment needs eight.
+"""Largest distance in records between the lines of one event; AER with port containment needs eight.
 
-Within one moment only those of its family count, because any number of others may be printed between: where a console
-is slow, and where a user has the kernel print them.
+At one time only lines of the same family count, because any number of others may be printed between: a console may
+be slow, and a user can make the kernel print them.
 """
 
 RENAME_RECORDS = 3
-"""How many lines of the family behind an event the one may be that says what it is."""
+"""Largest distance in lines of the family from an event to the line that renames it."""
 
 ECHO_SECONDS = 5.0
-"""How long an event is known by its echo, which may come with a later read of the log, and a remark is kept.
+"""Time in which an echo matches its event, possibly in a later read of the log, and in which a remark is kept.
 
-Any user may have the kernel print a hundred lines between them, such as those of an OOM kill.
+Any user can make the kernel print a hundred lines between them, such as those of an OOM kill.
 """
 
 SETTLE_SECONDS = 1.0
-"""How long a header waits for the line that it announces."""
+"""Time that a header waits for the line that it announces."""
 
 RECORD_NS = (ECHO_SECONDS - SETTLE_SECONDS) * 1e9
-"""How much longer a record of the firmware waits for its next line, which a slow console may hold up."""
+"""Additional time that a firmware record waits for its next line, which a slow console may delay."""
 
 OF_UNIT = "unit"
-"""What an event waits for that a line behind it names: a device by its address, a processor, a module of memory."""
+"""Marks an event that waits for a later line with its unit: a device address, a processor, a memory module."""
 
 NVIDIA_REMARK = "nvidia.context"
-"""The code of what NVIDIA's driver says of a board before it says that it failed."""
+"""The code of lines in which NVIDIA's driver describes a device before it reports the failure."""
 
 NOT_READ_FOR_IT = "error -"
-"""How the kernel says that a file was not read because of the process that asked for it; the rule lists the errors."""
+"""The kernel's text for a file that was not read because of the requesting process; the rule lists the errors."""
 
 FIRMWARE_NOT_READ = "0x61:"
-"""How the code of NVIDIA's driver begins where it could not read its firmware (RM_INIT_FIRMWARE_FETCH_FAILED)."""
+"""Start of the code of NVIDIA's driver where it could not read its firmware (RM_INIT_FIRMWARE_FETCH_FAILED)."""
 
 STATED_SEVERITIES = {
     NOT_READ_FOR_IT: Severity.WARNING,
@@ -66,31 +66,31 @@ STATED_SEVERITIES = {
     "corrected": Severity.INFO,
     "info": Severity.INFO,
 }
-"""What a line says of the event behind it, in our words.
+"""The severity that a line states for the following event, as our severities.
 
-The firmware of an error record (UEFI, common platform error record), and the kernel of a file that it could not read
-for a process, which is being killed or has no memory left.
+Its sources are the firmware's error record (UEFI, common platform error record), and the kernel's error for a file
+that it could not read for a process, which is being killed or has no memory left.
 """
 
 _OWN_GROUPS = frozenset({"pci", "address", "number", "pid", "process"})
 _GPU_INSTANCE = re.compile(r"\bGPU-I:(?P<instance>\d+)", re.IGNORECASE)
 
 
-class _Told(msgspec.Struct):
-    """An event with the position of its record, and the code of what it waits for.
+class _Seen(msgspec.Struct):
+    """An event with the position of its record, and the code of the line that it waits for.
 
-    That is the event which its line announces, or the line which may say that it is another one.
+    That is the event that its line announces, or the line that may rename it.
     """
 
     position: int
     event: Event
     waits_for: str = ""
     place: int = 0
-    """The position among the lines of its family alone."""
+    """The position among the lines of its family."""
 
 
 class _Remark(msgspec.Struct):
-    """What a line said about an event that follows."""
+    """The content of a line about an event that follows."""
 
     position: int
     rule: KernelRule
@@ -104,12 +104,12 @@ class KernelLogParser:
     """Joins the lines of one log, or of one boot, to events. Not safe for use by two threads."""
 
     def __init__(self) -> None:
-        """Start without a past."""
+        """Start empty."""
         self._position = 0
         self._places: Counter[str] = Counter()
-        self._told: list[_Told] = []
-        self._last: dict[str, deque[_Told]] = {}
-        self._taken: list[_Told] = []
+        self._seen: list[_Seen] = []
+        self._last: dict[str, deque[_Seen]] = {}
+        self._taken: list[_Seen] = []
         self._remarks: list[_Remark] = []
         self._clean_ups = CleanUps()
         self._identities: dict[str, str] = {}
@@ -117,20 +117,20 @@ class KernelLogParser:
     @property
     def holds_back(self) -> bool:
         """Return whether an event waits for the line that its header announced."""
-        return bool(self._told)
+        return bool(self._seen)
 
     def held_since(self, settled_before: Instant) -> float | None:
-        """Return from when on lines are needed again where this process ends, in nanoseconds since boot, or None.
+        """Return the time from which lines must be read again after a restart, in nanoseconds since boot, or None.
 
-        What waits is needed, and of a record of the firmware also what its first lines say of those behind them.
+        Waiting events need their lines, and a firmware record also its first lines, which describe later ones.
         """
-        told = [told.event.time.boottime_ns - _longer(told.event.fields) for told in self._told]
+        seen = [seen.event.time.boottime_ns - _longer(seen.event.fields) for seen in self._seen]
         said = [one.time for one in self._remarks if "record" in one.groups]
         young = [time.boottime_ns for time in said if time.boottime_ns > settled_before.boottime_ns - RECORD_NS]
-        return min([*told, *young], default=None)
+        return min([*seen, *young], default=None)
 
     def feed(self, line: Line, time: Instant, number: int | None = None) -> bool:
-        """Take one *line* that was told at *time*; return whether a rule fits it. *number* is the line of a file."""
+        """Take one *line* of *time*; return whether a rule matches it. *number* is the line number in a file."""
         self._position += 1
         match = match_line(line)
         if match is None:
@@ -143,22 +143,22 @@ class KernelLogParser:
         """Return the events so far, in the order of their lines, and forget them.
 
         An event that only its header announced is held back while it is younger than *settled_before*, because the
-        line that it announces may still come, and one of a record of the firmware until ECHO_SECONDS after it, because
-        a slow console may part the record; without *settled_before* nothing is held back.
+        announced line may still follow, and one of a firmware record until ECHO_SECONDS after it, because a slow
+        console may split the record; without *settled_before* nothing is held back.
         """
-        held: list[_Told] = []
+        held: list[_Seen] = []
         ready: list[Event] = []
-        for told in self._told:
-            if told.waits_for and _younger(told.event, settled_before):
-                held.append(told)
+        for seen in self._seen:
+            if seen.waits_for and _younger(seen.event, settled_before):
+                held.append(seen)
             else:
-                ready.append(told.event)
-                self._taken.append(told)
-        self._told = []
+                ready.append(seen.event)
+                self._taken.append(seen)
+        self._seen = []
         self._last.clear()
-        for told in held:
-            self._tell(told)
-        self._taken = [told for told in self._taken if _may_be_repeated(told.event)][-MAXIMUM_ADDRESSES:]
+        for seen in held:
+            self._note(seen)
+        self._taken = [seen for seen in self._taken if _may_be_repeated(seen.event)][-MAXIMUM_ADDRESSES:]
         return self._clean_ups.attributed(ready)
 
     def _handle(self, match: Match, line: Line, time: Instant, number: int | None) -> None:
@@ -166,14 +166,14 @@ class KernelLogParser:
         pci = _pci_of(match)
         match rule.kind:
             case RuleKind.IGNORE:
-                pass  # it is whole as it stands: no line behind it belongs to it
+                pass  # it is complete: no later line belongs to it
             case RuleKind.IDENTITY:
                 if pci:
                     keep(self._identities, known_as(pci, line.provenance), groups["uuid"])
             case RuleKind.CONTEXT:
                 sure = provenance_of(match, line) if rule.proof else line.provenance
                 self._remarks.append(_Remark(self._position, rule, groups, pci, sure, time))
-                # Only what is near can join, and a log may repeat a remark for ever.
+                # Only near remarks can be joined, and a log may repeat a remark for ever.
                 self._remarks = [one for one in self._remarks if self._is_kept(one, time)][-MAXIMUM_ADDRESSES:]
             case RuleKind.DETAIL:
                 self._add_detail(rule, groups, pci, line.provenance, time)
@@ -181,26 +181,26 @@ class KernelLogParser:
                 self._rename(rule, provenance_of(match, line), time)
             case RuleKind.ECHO if self._add_detail(rule, groups, pci, provenance_of(match, line), time):
                 pass
-            case RuleKind.ECHO if self._was_told(rule, groups, pci, provenance_of(match, line), time):
+            case RuleKind.ECHO if self._was_seen(rule, groups, pci, provenance_of(match, line), time):
                 pass
             case RuleKind.HEADER:
                 event = self._event(match, pci, line, time, number)
-                self._tell(self._new(event, rule.joins))
+                self._note(self._new(event, rule.joins))
             case _:
                 event = self._event(match, pci, line, time, number)
                 event = self._join_before(event)
                 if rule.kind is RuleKind.EVENT and rule.joins:
                     self._lend_address(rule.joins, event)
                 waits_for = rule.joins if rule.joins in _renaming() else _unit_to_come(event)
-                self._tell(self._new(event, waits_for))
+                self._note(self._new(event, waits_for))
 
-    def _new(self, event: Event, waits_for: str) -> _Told:
-        return _Told(self._position, event, waits_for, self._places[_family(event.code)])
+    def _new(self, event: Event, waits_for: str) -> _Seen:
+        return _Seen(self._position, event, waits_for, self._places[_family(event.code)])
 
-    def _tell(self, told: _Told) -> None:
-        self._told.append(told)
-        # Each has a line of its own, so no more of one family can be near.
-        self._last.setdefault(_family(told.event.code), deque(maxlen=JOIN_RECORDS + 1)).append(told)
+    def _note(self, seen: _Seen) -> None:
+        self._seen.append(seen)
+        # Each has its own line, so no more of one family can be near.
+        self._last.setdefault(_family(seen.event.code), deque(maxlen=JOIN_RECORDS + 1)).append(seen)
 
     def _event(self, match: Match, pci: str | None, line: Line, time: Instant, number: int | None) -> Event:
         groups = match.groups
@@ -242,123 +242,123 @@ class KernelLogParser:
         return msgspec.structs.replace(event, severity=match.rule.severity or policy_of(event).severity)
 
     def _join_before(self, event: Event) -> Event:
-        """Add what the lines before said of *event*: headers are taken back, remarks used up."""
-        near = [told for told in self._near_told(event.code, event.time) if _announces(told, event)]
-        for told in _headers_of(event, near):
-            if _is_as_sure(told.event.provenance, event.provenance):
-                event = _with_fields(event, told.event.fields)
-            self._told.remove(told)
-            self._last[_family(told.event.code)].remove(told)
+        """Add the preceding lines about *event*: headers are withdrawn, remarks are used up."""
+        near = [seen for seen in self._near_seen(event.code, event.time) if _announces(seen, event)]
+        for seen in _headers_of(event, near):
+            if _is_as_sure(seen.event.provenance, event.provenance):
+                event = _with_fields(event, seen.event.fields)
+            self._seen.remove(seen)
+            self._last[_family(seen.event.code)].remove(seen)
         for remark in [one for one in self._remarks if _is_about(one, event)]:
             groups = {name: value for name, value in remark.groups.items() if name not in _OWN_GROUPS}
             event = _with_fields(event, groups)
             if event.pci is None and remark.pci:
                 event = msgspec.structs.replace(event, pci=remark.pci)
             if _is_as_sure(event.provenance, remark.provenance):
-                self._remarks.remove(remark)  # a text leaves it to the event of the kernel that it is about
+                self._remarks.remove(remark)  # a text leaves the remark to the kernel event that it is about
         severity = STATED_SEVERITIES.get(_stated(event).lower())
         return event if severity is None else msgspec.structs.replace(event, severity=severity)
 
-    def _near_told(self, code: str, time: Instant) -> list[_Told]:
-        """Return the events of the family of *code* whose lines are near enough to one of *time*, the latest first."""
-        return [told for told in reversed(self._last.get(_family(code), ())) if self._is_near(told, time)]
+    def _near_seen(self, code: str, time: Instant) -> list[_Seen]:
+        """Return the events of the family of *code* whose lines are near a line of *time*, the latest first."""
+        return [seen for seen in reversed(self._last.get(_family(code), ())) if self._is_near(seen, time)]
 
     def _is_kept(self, remark: _Remark, now: Instant) -> bool:
-        """Return whether *remark* may still be about what comes."""
+        """Return whether *remark* may still apply to a later line."""
         return self._position - remark.position <= JOIN_RECORDS or _is_of_moment(remark.time, now)
 
-    def _may_repeat(self, told: _Told, groups: dict[str, str], pci: str | None, time: Instant) -> bool:
-        """Return whether a line about *pci* may repeat *told*: by its place, or of one device or record by its moment.
+    def _may_repeat(self, seen: _Seen, groups: dict[str, str], pci: str | None, time: Instant) -> bool:
+        """Return whether a line about *pci* may repeat *seen*: by position, or by time for one device or record.
 
-        A line of a record of the firmware is of no other.
+        A line of a firmware record repeats events of that record only.
         """
-        if "record" in groups and not _of_record(groups, told.event):
+        if "record" in groups and not _of_record(groups, seen.event):
             return False
-        is_named = "record" in groups or (pci is not None and told.event.pci is not None)
-        is_of_device = is_named and _is_of_moment(told.event.time, time)
-        return (self._is_near(told, time) or is_of_device) and _same(told.event.pci, pci)
+        is_named = "record" in groups or (pci is not None and seen.event.pci is not None)
+        is_of_device = is_named and _is_of_moment(seen.event.time, time)
+        return (self._is_near(seen, time) or is_of_device) and _same(seen.event.pci, pci)
 
     def _add_detail(
         self, rule: KernelRule, groups: dict[str, str], pci: str | None, provenance: Provenance, time: Instant
     ) -> bool:
         """Add *groups* to the latest near event that *rule* is about; return whether there is one.
 
-        What repeats an event by *provenance* of the kernel is not taken for the echo of a text, and a text adds nothing
-        to what is evidence.
+        A kernel line that repeats an event is not joined to a text as its echo, and a text adds nothing
+        to evidence.
         """
         is_text = provenance is Provenance.TEXT
-        alike: list[_Told] = []
-        others: list[_Told] = []
-        for told in itertools.takewhile(lambda told: self._is_recent(told, time), reversed(self._told)):
-            if not _joins(rule.joins, told.event) or not self._may_repeat(told, groups, pci, time):
+        alike: list[_Seen] = []
+        others: list[_Seen] = []
+        for seen in itertools.takewhile(lambda seen: self._is_recent(seen, time), reversed(self._seen)):
+            if not _joins(rule.joins, seen.event) or not self._may_repeat(seen, groups, pci, time):
                 continue
-            if (told.event.provenance is Provenance.TEXT) is is_text:
-                alike.append(told)
+            if (seen.event.provenance is Provenance.TEXT) is is_text:
+                alike.append(seen)
                 break  # a storm has thousands of events, and as many details
-            others.append(told)
+            others.append(seen)
         if not alike and not is_text and rule.kind is RuleKind.DETAIL:
             alike = others[:1]
-        for told in alike:
-            event = _with_fields(told.event, {k: v for k, v in groups.items() if k not in _OWN_GROUPS and v})
-            told.event = msgspec.structs.replace(
+        for seen in alike:
+            event = _with_fields(seen.event, {k: v for k, v in groups.items() if k not in _OWN_GROUPS and v})
+            seen.event = msgspec.structs.replace(
                 event,
                 pci=event.pci or pci,
                 pid=event.pid or _positive(groups.get("pid")),
                 process=event.process or groups.get("process") or None,
             )
-            if told.waits_for == OF_UNIT and not _unit_to_come(told.event):
-                told.waits_for = ""
+            if seen.waits_for == OF_UNIT and not _unit_to_come(seen.event):
+                seen.waits_for = ""
         return bool(alike) or (is_text and bool(others))
 
-    def _was_told(
+    def _was_seen(
         self, rule: KernelRule, groups: dict[str, str], pci: str | None, provenance: Provenance, time: Instant
     ) -> bool:
-        """Return whether *rule* repeats an event that an earlier read told, by words that are as sure."""
+        """Return whether *rule* repeats an event of an earlier read, whose origin is at least as certain."""
         return any(
-            _joins(rule.joins, told.event)
-            and self._may_repeat(told, groups, pci, time)
-            and _is_as_sure(told.event.provenance, provenance)
-            and abs(time.boottime_ns - told.event.time.boottime_ns) <= ECHO_SECONDS * 1e9
-            for told in self._taken
+            _joins(rule.joins, seen.event)
+            and self._may_repeat(seen, groups, pci, time)
+            and _is_as_sure(seen.event.provenance, provenance)
+            and abs(time.boottime_ns - seen.event.time.boottime_ns) <= ECHO_SECONDS * 1e9
+            for seen in self._taken
         )
 
-    def _is_recent(self, told: _Told, time: Instant) -> bool:
-        """Return whether a line of now may be about *told*, by place or moment; what was told before it is older."""
-        return self._position - told.position <= JOIN_RECORDS or _is_of_moment(told.event.time, time)
+    def _is_recent(self, seen: _Seen, time: Instant) -> bool:
+        """Return whether a present line may be about *seen*, by position or time; events before it are older."""
+        return self._position - seen.position <= JOIN_RECORDS or _is_of_moment(seen.event.time, time)
 
-    def _is_near(self, told: _Told, time: Instant) -> bool:
-        """Return whether the line of *told* is near enough to belong to this one of *time*."""
-        if self._position - told.position <= JOIN_RECORDS:
+    def _is_near(self, seen: _Seen, time: Instant) -> bool:
+        """Return whether the line of *seen* is near enough to belong to this one of *time*."""
+        if self._position - seen.position <= JOIN_RECORDS:
             return True
-        between = self._places[_family(told.event.code)] - told.place
-        return between <= JOIN_RECORDS and _is_of_moment(told.event.time, time)
+        between = self._places[_family(seen.event.code)] - seen.place
+        return between <= JOIN_RECORDS and _is_of_moment(seen.event.time, time)
 
     def _rename(self, rule: KernelRule, provenance: Provenance, time: Instant) -> None:
-        """Give the latest event of the family the code of *rule*, where it waits for that; it waits no more.
+        """Give the latest event of the family the code of *rule*, where it waits for that; the wait is then over.
 
-        What is sure is not renamed by a text.
+        A text does not rename evidence.
         """
-        for told in self._near_told(rule.code, time):
-            if self._places[_family(rule.code)] - told.place > RENAME_RECORDS:
+        for seen in self._near_seen(rule.code, time):
+            if self._places[_family(rule.code)] - seen.place > RENAME_RECORDS:
                 return
-            waits = told.waits_for not in ("", OF_UNIT)
-            if waits and _joins(rule.joins, told.event) and _is_as_sure(provenance, told.event.provenance):
-                event = msgspec.structs.replace(told.event, code=rule.code)
-                told.event = msgspec.structs.replace(event, severity=policy_of(event).severity)
-                told.waits_for = _unit_to_come(told.event)
+            waits = seen.waits_for not in ("", OF_UNIT)
+            if waits and _joins(rule.joins, seen.event) and _is_as_sure(provenance, seen.event.provenance):
+                event = msgspec.structs.replace(seen.event, code=rule.code)
+                seen.event = msgspec.structs.replace(event, severity=policy_of(event).severity)
+                seen.waits_for = _unit_to_come(seen.event)
             return
 
     def _lend_address(self, joins: str, event: Event) -> None:
-        """Give the address of *event* to the event just before it that caused it and named none."""
-        for told in self._near_told(joins, event.time):
+        """Give the address of *event* to the event just before it that caused it and has no address."""
+        for seen in self._near_seen(joins, event.time):
             if event.pci is None:
                 return
             if (
-                told.event.pci is None
-                and _joins(joins, told.event)
-                and _is_as_sure(event.provenance, told.event.provenance)
+                seen.event.pci is None
+                and _joins(joins, seen.event)
+                and _is_as_sure(event.provenance, seen.event.provenance)
             ):
-                told.event = msgspec.structs.replace(_with_fields(told.event, {"pci_from": event.code}), pci=event.pci)
+                seen.event = msgspec.structs.replace(_with_fields(seen.event, {"pci_from": event.code}), pci=event.pci)
                 return
 
 
@@ -367,8 +367,8 @@ def events_from_lines(
 ) -> list[Event]:
     """Return the events in *lines* of a saved log, in order; ``line`` counts from 1.
 
-    *origin* replaces an unknown origin, such as Origin.KERNEL for text that did come out of the kernel's ring. Time is
-    what the lines state: seconds since boot, the wall clock, both, or 0 where they state nothing.
+    *origin* replaces an unknown origin, such as Origin.KERNEL for text from the kernel's ring. The time is the one that
+    the lines state: seconds since boot, the wall clock, both, or 0 without either.
     """
     parser = parser or KernelLogParser()
     waiting: tuple[Line, int] | None = None
@@ -401,18 +401,18 @@ def events_from_lines(
 
 @functools.lru_cache(maxsize=1)
 def _renaming() -> frozenset[str]:
-    """Return the codes that a later line may give an event."""
+    """Return the codes that a later line may give to an event."""
     return frozenset(rule.code for rule in kernel_rules() if rule.kind is RuleKind.RENAME)
 
 
 @functools.lru_cache(maxsize=1)
 def _repeated() -> str:
-    """Return the beginnings of the codes of all events that another line may repeat."""
+    """Return the code prefixes of all events that another line may repeat."""
     return "|".join(rule.joins for rule in kernel_rules() if rule.kind is RuleKind.ECHO and rule.joins)
 
 
 def _family(code: str) -> str:
-    """Return the first part of *code*: whose lines they are that may belong together."""
+    """Return the first part of *code*: lines of one family may belong together."""
     return code.partition(".")[0]
 
 
@@ -422,37 +422,37 @@ def _may_be_repeated(event: Event) -> bool:
 
 @functools.lru_cache(maxsize=1)
 def _of_units() -> str:
-    """Return the beginnings of the codes of all events whose unit a later line names."""
+    """Return the code prefixes of all events whose unit a later line names."""
     named = (rule for rule in kernel_rules() if rule.kind is RuleKind.DETAIL)
     return "|".join(rule.joins for rule in named if any(f"(?P<{name}>" in rule.pattern for name in UNIT_FIELDS))
 
 
 @functools.lru_cache(maxsize=1)
 def _of_devices() -> str:
-    """Return the beginnings of the codes of all events whose device a later line names by its address."""
+    """Return the code prefixes of all events whose device a later line names by its address."""
     named = (rule for rule in kernel_rules() if rule.kind is RuleKind.DETAIL)
     return "|".join(rule.joins for rule in named if "(?P<pci>" in expanded(rule.pattern))
 
 
 def _unit_to_come(event: Event) -> str:
-    """Return what *event* waits for, where a line behind it names its device or its unit."""
+    """Return OF_UNIT where a later line may name the device or unit of *event*, else an empty string."""
     if policy_of(event).outcome is Outcome.PASS or event.pci or unit_of(event.fields):
         return ""
     return OF_UNIT if _joins(_of_units(), event) or _joins(_of_devices(), event) else ""
 
 
 def _is_torn(line: Line) -> bool:
-    """Return whether the words cannot end here: what follows may turn them around (``timeout, but soft recovered``)."""
+    """Return whether the text is incomplete: its rest may reverse the meaning (``timeout, but soft recovered``)."""
     return line.headed and line.text.endswith((",", "=", " but"))
 
 
 def _joined(text: str, rest: str) -> str:
-    """Return a wrapped line as one; an equals sign at its end is how mail marks that nothing stood there."""
+    """Return a wrapped line as one; a mail client marks a wrap without a blank by an equals sign at the end."""
     return f"{text[:-1]}{rest}" if text.endswith("=") else f"{text} {rest}"
 
 
 def stated_time(line: Line, boot_id: str = "") -> Instant:
-    """Return the moment that *line* states, with 0 for each clock that it does not."""
+    """Return the time that *line* states, with 0 for each clock that it does not."""
     return Instant(boot_id, int((line.seconds or 0.0) * 1e9), line.wall_seconds or 0.0)
 
 
@@ -460,19 +460,19 @@ def _pci_of(match: Match) -> str | None:
     groups = match.groups
     stated = groups.get("pci") or groups.get("address") or groups.get("port")
     pci = normalised_pci(stated) if stated else None
-    # NVIDIA's own lines name the GPU now with, now without a function, so it is left out for all of them.
+    # NVIDIA's own lines state the GPU's PCI function in some cases only, so it is left out in all of them.
     return base_address(pci) if pci and match.rule.code.startswith("nvidia.") else pci
 
 
 def _stamp_us(line: Line) -> int | None:
-    """Return the kernel's stamp of *line*, which ring and journal tell alike; None for a text, which may state any."""
+    """Return the kernel's time stamp of *line* in microseconds, the same in ring and journal; None for a text."""
     if line.seconds is None or line.provenance is Provenance.TEXT:
         return None
     return round(line.seconds * 1e6)
 
 
 def _is_of_moment(one: Instant, other: Instant) -> bool:
-    """Return whether two moments that the log states are so close that one line may be about the other."""
+    """Return whether two stated times are so close that one line may be about the other."""
     stated = one.boottime_ns and other.boottime_ns and one.boot_id == other.boot_id
     return bool(stated) and abs(one.boottime_ns - other.boottime_ns) <= ECHO_SECONDS * 1e9
 
@@ -490,7 +490,7 @@ def _with_fields(event: Event, more: dict[str, str]) -> Event:
 
 
 def _younger(event: Event, limit: Instant | None) -> bool:
-    """Return whether *event* came behind *limit*, the moment from which headers wait; a record waits longer."""
+    """Return whether *event* is later than *limit*, from which headers wait; a firmware record waits longer."""
     return limit is not None and event.time.boottime_ns > limit.boottime_ns - _longer(event.fields)
 
 
@@ -499,48 +499,48 @@ def _longer(fields: Mapping[str, str]) -> float:
 
 
 def _joins(joins: str, event: Event) -> bool:
-    """Return whether the code of *event* begins with one of the names in *joins*, which ``|`` separates."""
+    """Return whether the code of *event* begins with one of the names in *joins*, separated by ``|``."""
     return event.code.startswith(tuple(joins.split("|")))
 
 
 def _of_record(groups: dict[str, str], event: Event) -> bool:
-    """Return whether a line is of the firmware's record that told *event*: two processors may print theirs at once."""
+    """Return whether a line is of the firmware record of *event*: two processors may print theirs at the same time."""
     return groups.get("record") == event.fields.get("record")
 
 
 def _is_about(remark: _Remark, event: Event) -> bool:
-    """Return whether *remark* says something of *event*, and is as sure."""
+    """Return whether *remark* is about *event*, and its origin is at least as certain."""
     if not _joins(remark.rule.joins, event) or not _of_record(remark.groups, event):
         return False
     if remark.rule.code == NVIDIA_REMARK and not _same(remark.pci, event.pci):
-        return False  # of a recovery that is not tried the kernel names the device, and then the port above it
+        return False  # for a recovery that is not tried the kernel names the device, and then the port above it
     return _is_as_sure(remark.provenance, event.provenance)
 
 
-def _announces(told: _Told, event: Event) -> bool:
-    """Return whether *told* is the header of *event*: as sure, of the same device and, where it is a fault, as grave.
+def _announces(seen: _Seen, event: Event) -> bool:
+    """Return whether *seen* is the header of *event*: as certain, of the same device and, for a fault, as grave.
 
-    Only a port that was closed (DPC) may say itself that its own error was a milder one.
+    Only a port that was closed (DPC) may report its own error as a milder one.
     """
-    if not told.waits_for or not _joins(told.waits_for, event):
+    if not seen.waits_for or not _joins(seen.waits_for, event):
         return False
-    header, outcome = policy_of(told.event).outcome, policy_of(event).outcome
-    is_fatal = told.event.severity is Severity.FATAL
-    if header is not Outcome.PASS and _is_of_another(told.event, event):
+    header, outcome = policy_of(seen.event).outcome, policy_of(event).outcome
+    is_fatal = seen.event.severity is Severity.FATAL
+    if header is not Outcome.PASS and _is_of_another(seen.event, event):
         return False
     if header is Outcome.WARN and outcome not in (Outcome.WARN, Outcome.FAIL):
-        return False  # of what it announced the kernel may find no details, and a corrected error may come next
+        return False  # the kernel may find no details of the announced error, and a corrected error may follow
     if header is Outcome.FAIL and outcome is not Outcome.FAIL:
-        is_own = outcome is Outcome.WARN and not is_fatal and _same(told.event.pci, event.pci)
-        return is_own and _is_as_sure(event.provenance, told.event.provenance)
-    return _is_as_sure(event.provenance, told.event.provenance)
+        is_own = outcome is Outcome.WARN and not is_fatal and _same(seen.event.pci, event.pci)
+        return is_own and _is_as_sure(event.provenance, seen.event.provenance)
+    return _is_as_sure(event.provenance, seen.event.provenance)
 
 
 def _stated(event: Event) -> str:
-    """Return what other lines say of how grave *event* is."""
+    """Return the severity of *event* as other lines state it."""
     cause = event.fields.get("cause", "")
     if cause.startswith(NOT_READ_FOR_IT):
-        # At another stage the driver had gone on without that file, and failed at something else.
+        # At another stage the driver had continued without that file, and failed at something else.
         return NOT_READ_FOR_IT if event.fields.get("code", "").startswith(FIRMWARE_NOT_READ) else ""
     return event.fields.get("record_severity") or cause
 
@@ -552,16 +552,16 @@ def _is_of_another(header: Event, event: Event) -> bool:
     return not names_its_port and not _same(header.pci, event.pci)
 
 
-def _headers_of(event: Event, near: list[_Told]) -> list[_Told]:
-    """Return which of the headers *near* are of *event*: of faults those of the port that announced it, no other's.
+def _headers_of(event: Event, near: list[_Seen]) -> list[_Seen]:
+    """Return the headers in *near* that are of *event*: for faults those of the port that announced it.
 
-    Several ports may be closed at once. Where none of them names the device of *event*, none is taken for its own.
+    Several ports may be closed at the same time. Where none of them names the device of *event*, none is joined.
     """
-    grave = [told.event for told in near if policy_of(told.event).outcome is not Outcome.PASS]
+    grave = [seen.event for seen in near if policy_of(seen.event).outcome is not Outcome.PASS]
     ports = {_printed_by(one) for one in grave}
     if len(ports) > 1:
         ports = {_printed_by(one) for one in grave if one.pci and event.pci and is_same_address(one.pci, event.pci)}
-    return [told for told in near if told.event not in grave or _printed_by(told.event) in ports]
+    return [seen for seen in near if seen.event not in grave or _printed_by(seen.event) in ports]
 
 
 def _printed_by(header: Event) -> str | None:
@@ -569,5 +569,5 @@ def _printed_by(header: Event) -> str | None:
 
 
 def _is_as_sure(one: Provenance, other: Provenance) -> bool:
-    """Return whether *one* is evidence where *other* is: what is sure never goes into what anybody may have written."""
+    """Return whether *one* is evidence where *other* is: evidence is never joined to text that any user can write."""
     return one is not Provenance.TEXT or other is Provenance.TEXT

@@ -1,8 +1,8 @@
-"""The kernel's log, read as it grows, from where the last process stopped.
+"""The kernel log, read as it grows, from the position where the last process stopped.
 
-``/dev/kmsg`` gives one record per read and keeps those of this boot until its ring is full. The cursor (boot id and
-sequence) is kept by the caller: with one of this boot reading resumes behind it, without one it begins with the
-oldest record, because what happened since boot is still true of this boot. A FIFO or a regular file may stand in.
+``/dev/kmsg`` returns one record per read and keeps those of this boot until its ring is full. The caller stores the
+cursor (boot id and sequence number): with one of this boot, reading resumes after it; without one, it begins with the
+oldest record, because events since boot still apply to this boot. A FIFO or a regular file may replace the device.
 """
 
 from __future__ import annotations
@@ -34,33 +34,33 @@ if TYPE_CHECKING:
 DEFAULT_PATH = "/dev/kmsg"
 
 OLD_PATH = "/proc/kmsg"
-"""The same log for syslogd: a plain file by its kind, which never ends either."""
+"""The same log for syslogd: by its file type a plain file, which never ends either."""
 
 KERNEL_DEVICE = os.makedev(1, 11)
-"""The number of /dev/kmsg (Documentation/admin-guide/devices.txt): what else a path names may hold a user's text."""
+"""The device number of /dev/kmsg (Documentation/admin-guide/devices.txt): other files may hold a user's text."""
 
 RECORD_BYTES = 8192
-"""The kernel refuses a read that is shorter than its record; none is longer than this (CONSOLE_EXT_LOG_MAX)."""
+"""The kernel refuses a read that is shorter than the record; no record is longer (CONSOLE_EXT_LOG_MAX)."""
 
 MAXIMUM_RECORDS = 10_000
-"""So many records are taken per call, so that a flood cannot hold the caller; the rest comes with the next call."""
+"""Largest number of records per call, so that a flood cannot block the caller; the next call reads the rest."""
 
 MAXIMUM_CALLS = 100
-"""So often a single look goes on where one call ended: a million records, more than any ring holds."""
+"""Largest number of calls of a one-shot read: a million records, more than any ring holds."""
 
 MOST_UNREAD_BYTES = 64 << 20
-"""So much of a file is read, half a minute's work and more than any ring holds; of what is longer the newest part."""
+"""Largest unread part of a file: half a minute of work and more than any ring holds; the newest part is read."""
 
 MAXIMUM_OVERRUNS = 16
-"""So often in a row the ring may overtake one read before the caller gets its turn again."""
+"""How often in a row the ring may overtake one read before it returns to the caller."""
 
 BEFORE_BOOT = -1.0
-"""A stamp before all others: the kernel's first records have the stamp 0."""
+"""A time stamp before all others: the kernel's first records have the stamp 0."""
 
 SETTLE_NS = int(SETTLE_SECONDS * 1e9)
 
 STAMPS_APART_SECONDS = 1.0
-"""Processors stamp their records by clocks of their own: a later number may have a stamp that is a little earlier."""
+"""Processors stamp their records by their own clocks: a later number may have a slightly earlier stamp."""
 
 _COMPRESSED = "is compressed; unpack it and give its lines to --from -, such as with zcat, xzcat or zstdcat"
 _NO_TEXT = {
@@ -71,20 +71,20 @@ _NO_TEXT = {
     b"PK\x03\x04": _COMPRESSED,
     b"LPKSHHRH": "is a file of journald; give what journalctl -k --file prints to --from -",
 }
-"""How files begin that hold a log, but not as text: read as text they would seem to hold no event."""
+"""First bytes of files that hold a log in another form than text: read as text they would seem to hold no event."""
 
 _UTF_16 = re.compile(rb"\xff\xfe[\s\S]\0|\xfe\xff\0")
-"""A byte order mark with a plain character behind it; the mark alone may be broken text."""
+"""A byte order mark followed by a plain character; the mark alone may be broken text."""
 
 
 class KernelLogError(NodevetError):
-    """The kernel log cannot be read; the message says what to do."""
+    """The kernel log cannot be read; the message names the remedy."""
 
 
 class Cursor(msgspec.Struct, frozen=True):
-    """Up to where the log was read: the last sequence number, or the offset in a regular file (with its inode).
+    """The position up to which the log was read: the last sequence number, or inode and offset of a regular file.
 
-    ``seconds`` is the kernel's stamp of that record, ``beginning`` how the file begins.
+    ``seconds`` is the kernel's time stamp of that record, ``beginning`` the first bytes of the file.
     """
 
     boot_id: str
@@ -96,7 +96,7 @@ class Cursor(msgspec.Struct, frozen=True):
 
 
 class Missing(msgspec.Struct, frozen=True):
-    """Records that were overwritten while nobody read: how many, and between which stamps of the kernel."""
+    """Records that were overwritten before they were read: their number, and the kernel's time stamps around them."""
 
     records: int
     after_seconds: float
@@ -115,9 +115,9 @@ class ReaderStatistics(msgspec.Struct, frozen=True):
 class KernelLogReader:
     """Reads new records and returns the events in them. Never blocks; for one thread.
 
-    ``fileno()`` is for a selector when ``pollable``; a regular file is not, and is read by the clock instead. Call
-    ``read_available`` at least once a second or so even without news: an event that only its header announced is
-    told then.
+    ``fileno()`` is for a selector when ``pollable``; a regular file is not, and is polled by time instead. Call
+    ``read_available`` about once a second even without new records: it then returns events that only their header
+    announced.
     """
 
     def __init__(
@@ -131,13 +131,13 @@ class KernelLogReader:
         seek: Callable[[int, int, int], int] = os.lseek,
         stands_for_kernel: bool = False,
     ) -> None:
-        """Open *path* and go on behind *cursor* when it is of the boot *boot_id*; raise KernelLogError.
+        """Open *path* and continue after *cursor* if it is of the boot *boot_id*. Raises KernelLogError.
 
-        Only the kernel's own device gives evidence; *stands_for_kernel* says that *path* is the log of a simulated
-        node, whose lines count as its kernel's.
+        Only the kernel's own device gives evidence; *stands_for_kernel*: *path* is the log of a simulated node, whose
+        lines count as its kernel's.
 
-        *monotonic_ns* is the clock that the kernel stamps its records with: it stands still while the machine sleeps.
-        *read* reads a descriptor, *seek* sets where the next read begins.
+        *monotonic_ns* is the clock of the kernel's time stamps: it stands still while the machine is suspended.
+        *read* reads a descriptor, *seek* sets the position of the next read.
         """
         self.path = path
         self._boot_id = boot_id
@@ -163,12 +163,12 @@ class KernelLogReader:
 
     @property
     def is_evidence(self) -> bool:
-        """Return whether what is read here is the kernel's own word, and not a text that a user could have written."""
+        """Return whether the log is written by the kernel alone; a user can write into any other."""
         return self._is_evidence
 
     @property
     def cursor(self) -> Cursor:
-        """Return up to where the log was told, for the next process: a header that waits is read again by it."""
+        """Return the position for the next process: it reads a waiting header again."""
         return self._unsettled[0][1] if self._unsettled else self._reached
 
     @property
@@ -183,22 +183,22 @@ class KernelLogReader:
 
     @property
     def missing(self) -> Missing | None:
-        """Return what was overwritten before this process read its first record: a journal may still have it."""
+        """Return the records overwritten before the first read of this process: a journal may still have them."""
         return self._missing
 
     @property
     def was_at_end(self) -> bool:
-        """Return whether all that was there at the opening has been read: a file may have gigabytes."""
+        """Return whether everything present at the opening has been read: a file may have gigabytes."""
         return self._was_at_end
 
     @property
     def skipped_bytes(self) -> int:
-        """Return how much of a regular file was passed over, because more was unread than can be read in time."""
+        """Return the skipped bytes of a regular file, of which more was unread than can be read in time."""
         return self._skipped_bytes
 
     @property
     def holds_back(self) -> bool:
-        """Return whether an event was read that waits for its next line, and must be asked for again."""
+        """Return whether an event waits for its next line, and ``read_available`` must be called again."""
         return self._parser.holds_back
 
     def fileno(self) -> int:
@@ -206,17 +206,17 @@ class KernelLogReader:
         return self._descriptor
 
     def read_available(self, now: Instant) -> list[Event]:
-        """Return the events in all records that are there; *now* dates them. Raise KernelLogError if reading fails."""
+        """Return the events in all available records; *now* dates them. Raises KernelLogError where reading fails."""
         self._feed(now)
         settled = msgspec.structs.replace(now, boottime_ns=now.boottime_ns - SETTLE_NS)
         events = self._parser.take(settled)
-        # What waits came with the read behind it, or with a later one: a record is never younger than its read.
+        # A waiting event is of its own read or an earlier record: a record is never younger than its read.
         held = self._parser.held_since(settled)
         self._unsettled = [] if held is None else [(read, place) for read, place in self._unsettled if read >= held]
         return events
 
     def read_to_end(self, now: Instant) -> list[Event]:
-        """Return the events in all that is there, for a single look: nothing waits, and no call ends it early."""
+        """Return the events in the whole log, for a one-shot read: no event waits, and no limit per call ends it."""
         for _ in range(MAXIMUM_CALLS):
             before = self._statistics
             self._feed(now)
@@ -232,13 +232,13 @@ class KernelLogReader:
             self._parser.feed(line, recorded(line, now, offset_ns))
 
     def take_notes(self) -> tuple[str, ...]:
-        """Return sentences about lost or malformed records since the last call, for the log."""
+        """Return sentences about lost or malformed records since the last call, for the agent's log."""
         notes = tuple(self._notes)
         self._notes.clear()
         return notes
 
     def close(self) -> None:
-        """Let go of the descriptor. Harmless when called twice."""
+        """Close the descriptor. Harmless when called twice."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -257,7 +257,7 @@ class KernelLogReader:
             self._beginning = Beginning(cursor.beginning)
 
     def _lines(self) -> Iterator[Line]:
-        """Yield what can be read now, at most MAXIMUM_RECORDS lines."""
+        """Yield the available lines, at most MAXIMUM_RECORDS."""
         if stat.S_ISCHR(self._kind):
             yield from self._device_lines()
         else:
@@ -284,8 +284,9 @@ class KernelLogReader:
     def _is_where_the_cursor_was(self, line: Line) -> bool:
         """Return whether *line* can be of the log in which the cursor was taken.
 
-        A virtual machine that is set back to a snapshot keeps its boot id, and counts its records on from an earlier
-        number: the cursor of before then lies beyond the ring, or on another record with the same number.
+        A virtual machine that is set back to a snapshot keeps its boot id, and numbers its records from an earlier
+        number:
+        the cursor then lies beyond the ring, or on another record with the same number.
         """
         kept, kept_seconds = self._sequence, self._seconds
         if line.sequence is None or kept is None:
@@ -301,7 +302,7 @@ class KernelLogReader:
         return line.seconds > kept_seconds - STAMPS_APART_SECONDS
 
     def _start_over(self, why: str) -> None:
-        """Read the ring from its begin, because the cursor says nothing about it."""
+        """Read the ring from its start, because the cursor does not apply to it."""
         self._notes.append(f"{self.path}: the log {why}: it is read from its begin, as after a boot")
         self._is_unproven = False
         self._sequence, self._seconds = None, None
@@ -312,7 +313,7 @@ class KernelLogReader:
             raise KernelLogError(f"{self.path}: cannot be read from its begin: {error.strerror}") from error
 
     def _stream_lines(self) -> Iterator[Line]:
-        """Yield the whole lines of a FIFO or regular file; the beginning of an unfinished one waits."""
+        """Yield the complete lines of a FIFO or regular file; an unfinished one waits."""
         if not stat.S_ISREG(self._kind):
             yield from self._whole_lines()
             return
@@ -334,12 +335,12 @@ class KernelLogReader:
             budget -= len(data)
             *whole, self._partial = (self._partial + data).split(b"\n")
             if len(self._partial) > MAXIMUM_LINE:
-                # No record is that long: it is no text, and waiting for its end would hold up what follows.
+                # No record is that long: it is no text, and waiting for its end would delay the lines after it.
                 whole.append(self._partial)
                 self._offset -= len(b"\n")
                 self._partial = b""
             for raw in whole:
-                # The cursor stands behind the last whole line, so that an unfinished one is read again after a restart.
+                # The cursor is after the last complete line, so that an unfinished one is read again after a restart.
                 self._offset += len(raw) + 1
                 line = self._record(raw)
                 if line is not None:
@@ -348,10 +349,10 @@ class KernelLogReader:
                 self._beginning.learn(self._descriptor, self._offset)
 
     def _was_replaced(self) -> bool:
-        """Return whether another file that has something is in the place of the one that is read.
+        """Return whether another, non-empty file has replaced the one that is read.
 
-        logrotate(8) gives the file another name, and whoever writes it goes on with the old one until it is told:
-        lines come to its end until the first one is in the new file.
+        logrotate(8) renames the file, and its writer continues with the old one until it is notified: lines arrive at
+        its end until the first one is in the new file.
         """
         try:
             status = Path(self.path).stat()
@@ -364,7 +365,7 @@ class KernelLogReader:
         return os.lseek(self._descriptor, 0, os.SEEK_CUR) >= os.fstat(self._descriptor).st_size
 
     def _change_over(self) -> None:
-        """Open the file that is in the place of the one that was read to its end."""
+        """Open the file that replaced the one that was read to its end."""
         descriptor, kind = _open(self.path)
         if not stat.S_ISREG(kind):
             os.close(descriptor)
@@ -374,7 +375,7 @@ class KernelLogReader:
         self._inode, self._offset, self._beginning = os.fstat(self._descriptor).st_ino, 0, Beginning()
 
     def _go_on(self) -> None:
-        """Set the next read behind the last whole line, or to the start of a file that was cut."""
+        """Set the next read after the last complete line, or to the start of a file that was cut."""
         size = os.fstat(self._descriptor).st_size
         if size < self._offset or not self._beginning.is_of(self._descriptor):
             self._notes.append(
@@ -388,7 +389,7 @@ class KernelLogReader:
         os.lseek(self._descriptor, self._offset, os.SEEK_SET)
 
     def _pass_over(self, place: int) -> None:
-        """Go on behind the first line end from *place* on: a fault that is told hours late is as good as hidden."""
+        """Continue after the first line end from *place* on: a fault reported hours late is as good as hidden."""
         try:
             rest = os.pread(self._descriptor, MAXIMUM_LINE, place)
         except OSError as error:
@@ -402,7 +403,7 @@ class KernelLogReader:
         self._offset = place
 
     def _read(self, size: int) -> bytes | None:
-        """Read once; None when nothing is there. Lost records are counted and reading goes on behind them."""
+        """Read once; None where nothing is available. Lost records are counted and reading continues after them."""
         for _ in range(MAXIMUM_OVERRUNS):
             try:
                 return self._read_descriptor(self._descriptor, size)
@@ -411,12 +412,12 @@ class KernelLogReader:
             except OSError as error:
                 if error.errno != errno.EPIPE:
                     raise KernelLogError(f"{self.path}: reading failed: {error.strerror}") from error
-                # The ring overtook us: the kernel has moved us to its oldest record.
+                # The ring overtook this read: the kernel has moved the position to its oldest record.
                 self._count(overruns=1)
         return None
 
     def _record(self, data: bytes) -> Line | None:
-        """Return the record in *data*; None for one that is malformed, which is counted, or that is empty."""
+        """Return the record in *data*; None for an empty one, or a malformed one, which is counted."""
         text = data.decode("utf-8", "replace").rstrip("\r\n")
         if not text or text.startswith(" "):
             return None
@@ -433,14 +434,14 @@ class KernelLogReader:
         return record
 
     def _note_malformed(self, text: str) -> None:
-        """Tell the first record without its header; the others are only counted, so that they flood nothing."""
+        """Report the first record without a header; the others are only counted, so that the log is not flooded."""
         if self._statistics.malformed == 1:
             self._notes.append(f"{self.path}: a record without its header was skipped: {text[:80]!r}; more are counted")
 
     def _advance(self, sequence: int, stamp: float | None) -> bool:
-        """Move the cursor to *sequence*; return whether the record is new. A gap is what was overwritten unread.
+        """Move the cursor to *sequence*; return whether the record is new. A gap means records overwritten unread.
 
-        Sequence numbers begin with 0 at boot, so what lies before the first record that is there was overwritten too.
+        Sequence numbers begin with 0 at boot, so the records before the oldest available one were overwritten too.
         """
         last = -1 if self._sequence is None else self._sequence
         if sequence <= last:
@@ -467,16 +468,16 @@ class KernelLogReader:
 
 
 def is_kernel_device(descriptor: int) -> bool:
-    """Return whether *descriptor* is open on the kernel's log itself, under whatever name."""
+    """Return whether *descriptor* is the kernel's log device, opened under any name."""
     status = os.fstat(descriptor)
     return stat.S_ISCHR(status.st_mode) and status.st_rdev == KERNEL_DEVICE
 
 
 def events_from_file(path: str, standard_input: BinaryIO | None = None) -> list[Event]:
-    """Return the events in the saved log *path*, where ``-`` is *standard_input*. Raise UsageError.
+    """Return the events in the saved log *path*, where ``-`` is *standard_input*. Raises UsageError.
 
-    Bytes that are no UTF-8 are replaced: one broken line must not hide the others. UTF-16 is read where the file
-    begins with its mark, as what PowerShell saves does.
+    Bytes that are no UTF-8 are replaced: one broken line must not hide the others. UTF-16 is read where the file begins
+    with its byte order mark, as PowerShell writes it.
     """
     try:
         if path == "-":
@@ -490,18 +491,18 @@ def events_from_file(path: str, standard_input: BinaryIO | None = None) -> list[
 
 
 def _events_in(file: BinaryIO, name: str) -> list[Event]:
-    """Return the events in *file*: in the kernel's own log up to its end, at which a plain read would wait for ever."""
+    """Return the events in *file*; the kernel's own log is read to its end, where a plain read would block for ever."""
     descriptor = file.fileno() if isinstance(file, io.BufferedReader | io.FileIO) else None
     if descriptor is None or not _has_no_end(descriptor):
         return events_from_lines(_decoded(file, name))
-    # Opened anew, because others may share the descriptor and expect it to wait.
+    # Reopened, because other processes may share the descriptor and expect it to block.
     anew = os.open(f"/proc/self/fd/{descriptor}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with io.BufferedReader(_Ring(anew)) as ring:
         return events_from_lines(_decoded(ring, name))
 
 
 def _has_no_end(descriptor: int) -> bool:
-    """Return whether *descriptor* is open on the kernel's own log, under one of its two names."""
+    """Return whether *descriptor* is the kernel's own log, opened under one of its two names."""
     try:
         return is_kernel_device(descriptor) or os.path.samestat(os.fstat(descriptor), os.stat(OLD_PATH))  # noqa: PTH116
     except OSError:
@@ -509,7 +510,7 @@ def _has_no_end(descriptor: int) -> bool:
 
 
 class _Ring(io.FileIO):
-    """The kernel's own log: it ends where nothing is there, and goes on where it was overwritten meanwhile."""
+    """The kernel's own log: it ends where no record is available, and continues after overwritten records."""
 
     def readinto(self, buffer: WriteableBuffer, /) -> int | None:
         for _ in range(MAXIMUM_OVERRUNS):
@@ -521,7 +522,7 @@ class _Ring(io.FileIO):
 
 
 def _decoded(file: BinaryIO, name: str) -> Iterator[str]:
-    """Yield the lines of *file*, each cut at MAXIMUM_LINE: zeros are one line. Raise UsageError for no text."""
+    """Yield the lines of *file*, each cut at MAXIMUM_LINE: zeros are one line. Raises UsageError for a binary file."""
     buffered = file if isinstance(file, io.BufferedReader) else io.BufferedReader(file)  # type: ignore[type-var]
     unreadable = next((way for magic, way in _NO_TEXT.items() if buffered.peek(8).startswith(magic)), None)
     if unreadable:
@@ -537,10 +538,10 @@ def _decoded(file: BinaryIO, name: str) -> Iterator[str]:
 
 
 def recorded(line: Line, now: Instant, offset_ns: int) -> Instant:
-    """Return when *line* was recorded: never later than *now*, and *now* itself where it states no time.
+    """Return the time at which *line* was recorded: at most *now*, and *now* itself where it states no time.
 
-    The kernel's stamp does not count sleep, *offset_ns* adds what was slept until now. A record from before a sleep
-    therefore seems younger than it is, never older than the boot.
+    The kernel's time stamp does not count suspended time, *offset_ns* adds the suspended time until now. A record from
+    before a suspend therefore seems younger than it is, never older than the boot.
     """
     if line.seconds is None:
         return now
@@ -569,7 +570,7 @@ def _open(path: str) -> tuple[int, int]:
         raise KernelLogError(f"{path}: cannot be opened: {error.strerror}") from error
     if stat.S_ISREG(kind) or stat.S_ISFIFO(kind) or is_kernel_device(descriptor) or os.isatty(descriptor):
         return descriptor, kind
-    # Some containers have /dev/null there: it can be read and tells nothing, whatever the kernel says.
+    # Some containers have /dev/null there: it can be read and is always empty, whatever the kernel logs.
     os.close(descriptor)
     raise KernelLogError(
         f"{path}: is a device that holds no log, such as /dev/null: give this container the host's /dev/kmsg, or name "
@@ -580,6 +581,6 @@ def _open(path: str) -> tuple[int, int]:
 def _descriptor(path: str, kind: int) -> int:
     flags = os.O_NONBLOCK | os.O_CLOEXEC
     if stat.S_ISFIFO(kind) and os.access(path, os.W_OK):
-        # Open for writing too, a FIFO never ends, so that a selector does not spin between two writers.
+        # Opened for writing too, a FIFO never ends, so that a selector does not spin between two writers.
         return os.open(path, os.O_RDWR | flags)
     return os.open(path, os.O_RDONLY | flags)

@@ -13,9 +13,9 @@ SCHEMA = "nodevet.kernel-log/1"
 
 
 def to_json(events: Iterable[Event]) -> dict[str, Any]:
-    """Return *events* as the document of schema ``nodevet.kernel-log/1``; what a line does not state is null.
+    """Return *events* as the document of schema ``nodevet.kernel-log/1``; values that a line does not state are null.
 
-    ``gates`` is always false: the document is of a saved text, which anybody may have written.
+    ``gates`` is always false: the source is a saved text, which any user may have written.
     """
     return {
         "schema": SCHEMA,
@@ -26,9 +26,9 @@ def to_json(events: Iterable[Event]) -> dict[str, Any]:
 
 
 def describe(event: Event) -> str:
-    """Return *event* in one line: where, how grave, what in words, where in the tables, what to do.
+    """Return *event* in one line: place, severity, text, row of the tables, action.
 
-    What fails no node is not called fatal, as the error of an earlier boot that its record calls so.
+    An event that fails no node is not called fatal, such as an error of an earlier boot whose record calls it fatal.
     """
     policy = policy_of(event)
     is_past = event.severity is Severity.FATAL and policy.outcome is not Outcome.FAIL
@@ -37,7 +37,7 @@ def describe(event: Event) -> str:
     device = f" on {event.pci}" if event.pci else ""
     by = f", process {event.process or '?'} ({event.pid})" if event.pid else ""
     line = f"{where}{word}: {event.code}{device}{by}: {policy.name}: {policy.meaning}; action: {policy.action.value}"
-    # A process may have line ends in its name, and what a terminal obeys.
+    # A process name may contain line ends and terminal control characters.
     return printable(line)
 
 

@@ -1,4 +1,4 @@
-"""The rules of kernel_rules.csv, compiled, and the one way to try them."""
+"""The rules of kernel_rules.csv, compiled, and the only function that matches them."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _AMD_NAMED = rf"(?:amdgpu %PCI%: |amdgpu: |kfd kfd: )(?:amdgpu: )?(?:{_DRM})?(?:
 _AMD_FUNCTION = r"\[drm:(?:[\w.]{1,80} \[amdgpu\]|amdgpu_[\w.]{1,80})\] (?:\*ERROR\* )?"
 _ANY_FUNCTION = r"\[drm:[\w.]{1,80}\] (?:\*ERROR\* )?"
 _AMD_WORD = r"(?:\[drm\] )?\*?ERROR\* "
-"""Without driver and address a function of amdgpu must stand: one of its module, or where it is part of the kernel one
-with its name. Any other function, or the word of an error alone, proves nothing: other drivers of graphics print the
-same, and go on behind ``[drm] `` with the name of a process."""
+"""A line without driver and address must name a function of amdgpu: one of its module, or of the built-in driver by its
+name prefix. Any other function, or the word ERROR alone, proves nothing: other graphics drivers print the same, and
+continue after ``[drm] `` with a process name."""
 
 _MACROS = {
     "%AMDHEAD%": rf"(?:{_AMD_NAMED}|{_AMD_FUNCTION}){_AMD_COUNTED}",
@@ -31,10 +31,10 @@ _MACROS = {
     "%PCI%": f"(?P<pci>{_ADDRESS})",
     "%ADDRESS%": _ADDRESS,
 }
-"""What stands in a pattern for a text that many rules share, in the order in which it is replaced."""
+"""The macros of patterns with the text that many rules share, in replacement order."""
 
 _PCI_BUSES = ("+pci", "+pci_express")
-"""Buses whose devices are named by an address; a service of a port (``+pci_express:0000:20:01.0:pcie004``) is its."""
+"""Buses whose devices have a PCI address; a port service (``+pci_express:0000:20:01.0:pcie004``) has the port's."""
 
 _ANY_ADDRESS = re.compile(rf"(?<![0-9a-f])(?<![0-9a-f]:){_ADDRESS}", re.IGNORECASE)
 _PCI = re.compile(
@@ -44,7 +44,7 @@ _PCI = re.compile(
 
 
 class Match(msgspec.Struct, frozen=True):
-    """A rule that fits a line, with the named groups that took part, and where the words behind it begin."""
+    """A rule that matches a line, with its matched named groups, and the position where the remaining text begins."""
 
     rule: KernelRule
     groups: dict[str, str]
@@ -52,7 +52,7 @@ class Match(msgspec.Struct, frozen=True):
 
 
 def match_line(line: Line) -> Match | None:
-    """Return the first rule that fits *line* from its first byte, or None. What a program wrote never matches."""
+    """Return the first rule that matches *line* from its first byte, or None. A program's line never matches."""
     if line.origin is Origin.PROGRAM or not line.text:
         return None
     lowered = line.text.lower()
@@ -63,31 +63,31 @@ def match_line(line: Line) -> Match | None:
         if found is None:
             continue
         groups = {name: value.strip() for name, value in found.groupdict().items() if value is not None}
-        return Match(rule, _without_doubt(groups, line.text), found.end())
+        return Match(rule, _with_certain_process(groups, line.text), found.end())
     return None
 
 
-def _without_doubt(groups: dict[str, str], text: str) -> dict[str, str]:
-    """Return *groups* with the process that *text* tells for sure, or none: names may look like a number of one."""
+def _with_certain_process(groups: dict[str, str], text: str) -> dict[str, str]:
+    """Return *groups* with the process only where *text* names it unambiguously: a name may contain a false pid."""
     if "pid" not in groups:
         return groups
-    told = [found for pattern in _tasks() if (found := pattern.search(text))]
-    if not told:
+    processes = [found for pattern in _tasks() if (found := pattern.search(text))]
+    if not processes:
         return groups
-    if len({found["pid"] for found in told}) == 1:
-        return groups | {"pid": told[0]["pid"], "process": told[0]["process"].strip()}
+    if len({found["pid"] for found in processes}) == 1:
+        return groups | {"pid": processes[0]["pid"], "process": processes[0]["process"].strip()}
     return {name: value for name, value in groups.items() if name not in ("pid", "process")}
 
 
 @functools.lru_cache(maxsize=1)
 def _tasks() -> tuple[re.Pattern[str], ...]:
-    """Return how amdgpu ends a line with a process and its thread, for a name of each length."""
+    """Return the patterns of amdgpu's line end with a process and its thread, one for each length of the name."""
     task = r"process (?P<process>(?s:.{%d})) pid (?P<pid>\d{1,10}),? thread (?s:.{0,15}) pid \d{1,10}\)?\Z"
     return tuple(re.compile(task % length, re.IGNORECASE) for length in range(16))
 
 
 def provenance_of(match: Match, line: Line) -> Provenance:
-    """Return whether *line* is evidence of what *match* says: a kernel's record, whole, and of the device it names."""
+    """Return whether *line* is evidence for *match*: a complete kernel record, of the device that it names."""
     if line.provenance is not Provenance.KERNEL or match.rule.proof is None:
         return Provenance.TEXT
     stated = match.groups.get("port") or match.groups.get("pci")
@@ -97,7 +97,7 @@ def provenance_of(match: Match, line: Line) -> Provenance:
 
 
 def stand_in(line: Line) -> Line:
-    """Return *line* of a simulated node's log as the record that its kernel would give, of the device that it names."""
+    """Return *line* of a simulated node's log as the record of its kernel, for the device that it names."""
     address = _ANY_ADDRESS.search(line.text)
     return msgspec.structs.replace(
         line,
@@ -108,7 +108,7 @@ def stand_in(line: Line) -> Line:
 
 
 def _is_same_device(stated: str, device: str | None) -> bool:
-    """Return whether the DEVICE of a record (``+pci:0000:3b:00.0``) is the one at the address *stated* in its text."""
+    """Return whether the DEVICE of a record (``+pci:0000:3b:00.0``) has the address *stated* in its text."""
     bus, _, name = (device or "").partition(":")
     if bus not in _PCI_BUSES:
         return False
@@ -128,12 +128,12 @@ def normalised_pci(text: str) -> str | None:
 
 
 def base_address(pci: str) -> str:
-    """Return *pci* without its function: what two sources of one device agree on."""
+    """Return *pci* without its function, which sources of one device state differently."""
     return pci.partition(".")[0]
 
 
 def is_same_address(one: str, other: str) -> bool:
-    """Return whether two addresses are of one device: by their functions where both state one.
+    """Return whether two addresses are of one device: by their functions where both have one.
 
     Root ports of one device number (0000:c0:01.1 and 0000:c0:01.3) lead to different slots.
     """
@@ -155,7 +155,7 @@ def _compile(rule: KernelRule, line: int) -> re.Pattern[str]:
 
 
 def expanded(pattern: str) -> str:
-    """Return *pattern* with what its macros stand for."""
+    """Return *pattern* with its macros replaced."""
     for macro, text in _MACROS.items():
         pattern = pattern.replace(macro, text)
     return pattern

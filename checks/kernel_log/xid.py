@@ -1,4 +1,4 @@
-"""The words behind the number of an XID line: process, channel, link, recovery action."""
+"""The text after the number of an XID line: process, channel, link, recovery action."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _HEAD = re.compile(
     r"(?:name=(?P<name>.{0,17}?)(?:,\s+|,?\Z))?",
     re.DOTALL,
 )
-"""Process and name, which the driver prints first. A name has at most 15 bytes and may hold a comma of its own."""
+"""Process id and name, which the driver prints first. A name has at most 15 bytes and may contain a comma."""
 _CHANNEL = re.compile(r"\b(?:Ch|ChID|channel)\s+(?:0x)?(?P<channel>[0-9a-f]{2,16})\b", re.IGNORECASE)
 _PREVIOUS = re.compile(r"\bcaused by previous Xid (?P<previous>\d{1,4})", re.IGNORECASE)
 _NVLINK5 = re.compile(
@@ -25,18 +25,18 @@ _NVLINK5 = re.compile(
     r"(?:\s+Link\s+(?P<link>-?\d{1,4}))?(?:\s*\((?P<words>[0-9a-fx ]+)\))?",
     re.IGNORECASE,
 )
-"""A comma behind it would be the end of a name that a user made look like it."""
+"""No comma may follow: it would be the end of a name that a user chose to look like this text."""
 _NVLINK = re.compile(r"NVLink:?\s+(?P<severity>fatal|non-?fatal)?.*?\blink\s+(?P<link>\d{1,4})", re.IGNORECASE)
 _RECOVERY = re.compile(
     r"changed from (?:0x(?P<old>[0-9a-f]{1,8}))?\s{0,2}(?:\([^)]{0,80}\))?\s{0,2}"
     r"to 0x(?P<new>[0-9a-f]{1,8})\s{0,2}(?:\((?P<text>[^)]{0,80})\))?",
     re.IGNORECASE,
 )
-"""Every part has an end: 8 KiB of blanks in a file that a user can write took 0.2 s a line, and judging waited."""
+"""Every part is bounded: 8 KiB of blanks in a file that a user can write took 0.2 s per line and delayed judging."""
 
 
 class XidBody(msgspec.Struct, frozen=True):
-    """What the words say. ``variant`` chooses the row of nvidia_xid.csv; the rest are fields of the event."""
+    """The decoded text. ``variant`` selects the row of nvidia_xid.csv; the rest are fields of the event."""
 
     pid: int | None = None
     process: str | None = None
@@ -45,14 +45,14 @@ class XidBody(msgspec.Struct, frozen=True):
 
 
 def decode_body(xid: int, body: str) -> XidBody:
-    """Return what *body*, the text behind the number *xid*, says. Unknown words are left alone.
+    """Return the decoded *body*, the text after the number *xid*. Unknown text is ignored.
 
-    What decides, the variant, is read only where the driver prints it: behind the last comma, from the first byte on,
-    because a name may hold commas and words of its own (kernel_rc.c of the open driver; a guest's has up to 99 bytes).
+    The decisive part, the variant, is read only where the driver prints it: after the last comma, from the first byte
+    on, because a name may contain commas and any words (kernel_rc.c of the open driver; a guest's has up to 99 bytes).
     """
     fields: dict[str, str] = {}
     head = _HEAD.match(body)
-    assert head is not None  # every part of it may be absent
+    assert head is not None  # all its parts are optional
     pid = _process_id(head["pid"], fields)
     words = body[head.end() :]
     if channel := _CHANNEL.search(words):
@@ -80,7 +80,7 @@ def _process_name(stated: str | None) -> str | None:
 
 def _variant(xid: int, told: str, words: str, fields: dict[str, str]) -> str:
     if match := _PREVIOUS.search(told):
-        # Drivers since r575 name the cause of a clean-up themselves.
+        # Drivers since r575 state the cause of a clean-up themselves.
         fields["follows"] = f"nvidia.xid.{int(match['previous'])}"
         if xid == CLEAN_UP_XID:
             return "consequence"
@@ -102,7 +102,7 @@ def _nvlink5(body: str, fields: dict[str, str]) -> str:
     severity = match["severity"].lower().replace("non-fatal", "nonfatal").replace("-", "_").replace(" ", "_")
     fields["nvlink_unit"] = match["unit"]
     fields["nvlink_severity"] = severity
-    # A negative number is the driver's way to say that the error belongs to no link.
+    # The driver prints a negative number for an error that belongs to no link.
     if match["link"] and int(match["link"]) >= 0:
         fields["nvlink_link"] = str(int(match["link"]))
     if match["words"]:
@@ -124,5 +124,5 @@ def _recovery(body: str, fields: dict[str, str]) -> str:
 
 
 def _recovery_action(code: int) -> str:
-    """NVML and the kernel log number the recovery actions alike."""
+    """Return the name of the recovery action *code*, which NVML and the kernel log number alike."""
     return RECOVERY_ACTIONS[code] if code < len(RECOVERY_ACTIONS) else "unknown"

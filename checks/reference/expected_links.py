@@ -1,4 +1,4 @@
-"""How many links a board has up in health: by its model, else by its architecture. Pure, from a table with sources."""
+"""The number of active links of a healthy device, by model, else by architecture. Pure, from a table with sources."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from .tables import load_table
 
 
 class Which(StrEnum):
-    """Which links of a board are up in health.
+    """The links of a device that are up in health.
 
-    ``every``: the baseboard or its switches join each port. ``bridged``: each port, once a bridge, which is bought
-    apart, joins the boards. ``some``: so many, whichever they are: others lead outside, or nobody knows of them.
-    ``alike``: boards are wired to each other without a switch, and how many ports are wired is up to the machine, or to
-    the virtual one that has but some of the boards: each board has as many up as its siblings.
+    ``every``: the baseboard or its switches connect each port. ``bridged``: each port, once a bridge, which is sold
+    separately, connects the devices. ``some``: this number of any ports: the others lead outside, or are unknown.
+    ``alike``: devices are wired to each other without a switch, and the number of wired ports depends on the machine,
+    or on a virtual machine that has only some of the devices: each device has as many links up as its siblings.
     """
 
     EVERY = "every"
@@ -28,11 +28,11 @@ class Which(StrEnum):
 
 
 class ExpectedLinks(msgspec.Struct, frozen=True):
-    """A row of reference/expected_links.csv. ``model`` may hold ``*``; an empty ``architecture`` fits all.
+    """A row of reference/expected_links.csv. ``model`` may contain ``*``; an empty ``architecture`` fits all.
 
-    ``bridge`` is how many links one bridge joins, where that is known: a pair may have fewer bridges than it could.
-    ``between`` is how many lead to each board of a bridge over more than two, some of which a machine may lack.
-    ``told``: its driver tells the state of its ports whatever they lead to, so that one that tells none is not ok.
+    ``bridge`` is the number of links of one bridge, where known: a pair may have fewer bridges than it could.
+    ``between`` is the number of links to each device of a bridge over more than two, of which a machine may lack some.
+    ``told``: the driver reports the state of every port, whatever it leads to, so that missing states are not ok.
     """
 
     vendor: str
@@ -46,7 +46,7 @@ class ExpectedLinks(msgspec.Struct, frozen=True):
     source: str
 
     def fits(self, device: Device) -> bool:
-        """Return whether *device* is of this make."""
+        """Return whether *device* matches this row."""
         return (
             self.vendor == device.vendor
             and self.architecture in ("", device.architecture)
@@ -55,9 +55,9 @@ class ExpectedLinks(msgspec.Struct, frozen=True):
 
 
 def expected_links(device: Device) -> ExpectedLinks | None:
-    """Return the first row that *device* fits, or None where it has no links or nobody knows of any.
+    """Return the first row that *device* matches, or None where it has no links or none are known.
 
-    A share of a board in a virtual machine has the name of its board and none of its links.
+    A share of a device in a virtual machine has the name of the device and none of its links.
     """
     if device.virtual:
         return None

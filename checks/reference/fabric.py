@@ -1,4 +1,4 @@
-"""What a device says of its fabric, bit by bit: each fault with its text, its class and what cures it. Pure."""
+"""NVML's fabric health mask, bit by bit: each fault with its text, its class and its remedy. Pure."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from .tables import load_table
 SEPARATOR = ","
 EMPTY_MASK = 0xFFFFFFFF
 PAIR_WIDTH = 3
-"""Of two bits 1 says yes and 2 says no; both at once say nothing that is known."""
+"""Of two bits 1 means yes and 2 means no; both at once are undefined."""
 CONFIGURATION_SHIFT, CONFIGURATION_WIDTH, CONFIGURATION_FINE = 8, 15, 1
 
 
 class FabricFault(msgspec.Struct, frozen=True):
-    """A row of reference/fabric_faults.csv: a group of bits of NVML's health mask that has one value.
+    """A row of reference/fabric_faults.csv: one value of a group of bits in NVML's fabric health mask.
 
-    ``static``: the driver states it until somebody acts; else it is a state that passes by itself.
+    ``static``: the driver reports it until somebody acts; else the state passes by itself.
     """
 
     word: str
@@ -35,21 +35,21 @@ class FabricFault(msgspec.Struct, frozen=True):
 
 
 def fabric_faults() -> tuple[FabricFault, ...]:
-    """Return every fault that a mask can name."""
+    """Return every fault that a mask can report."""
     return load_table("fabric_faults.csv", FabricFault)
 
 
 def known_mask(mask: int) -> int:
-    """Return *mask*. Raise ValueError for ones alone: an empty register."""
+    """Return *mask*. Raises ValueError where all bits are 1: an empty register."""
     if mask == EMPTY_MASK:
         raise ValueError("a mask of ones alone is an empty register")
     return mask
 
 
 def words_of_mask(mask: int) -> str:
-    """Return the faults that *mask* names, as words; a configuration that no table knows is a fault as well.
+    """Return the names of the faults in *mask*, joined by SEPARATOR; an unknown configuration is a fault as well.
 
-    So are both bits of a pair that says yes or no. Raise ValueError for an empty register.
+    So are both bits of a pair that means yes or no. Raises ValueError for an empty register.
     """
     mask = known_mask(mask)
     rows = fabric_faults()
@@ -65,9 +65,9 @@ def words_of_mask(mask: int) -> str:
 
 
 def fault_named(word: str) -> FabricFault:
-    """Return what *word* means; one that no table knows is told as such, inspected, and closes no gate.
+    """Return the fault named *word*; an unknown one is reported, inspected, and closes no gate.
 
-    It may be what a later driver says of every healthy board, or a torn number: only what is understood is blamed.
+    A later driver may report it for every healthy device, or it is a torn read: only known faults are blamed.
     """
     known = next((row for row in fabric_faults() if row.word == word), None)
     return known or FabricFault(

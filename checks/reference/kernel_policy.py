@@ -1,4 +1,4 @@
-"""What a kernel event means and what to do about it: looked up in tables, never decided in code."""
+"""The meaning and the action of a kernel event: looked up in tables, never decided in code."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from nodevet.checks.core.model import Action, Clearing, Event, FaultClass, Outco
 from .tables import load_table
 
 TEXT_PREFIX = "text."
-"""What stands before the code of an event that rests on text: a file, a FIFO, or a record that proves nothing."""
+"""Code prefix of events whose source is text: a file, a FIFO, or a record without proof of its origin."""
 
 UNKNOWN_NUMBER = "unknown"
-"""What stands for a number that no table knows in the code of an event that rests on text."""
+"""Replaces an unlisted number in the code of an event whose source is text."""
 
 NUMBERED = ("nvidia.xid", "nvidia.sxid")
-"""Families whose codes end in the number that a line names."""
+"""Families whose codes end in the number in the line."""
 
 
 class Ruling(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,7 +57,7 @@ SxidEffectName = Literal["harmless", "nonfatal", "fatal", "always_fatal", "unkno
 
 
 class SxidRow(msgspec.Struct, frozen=True):
-    """One row of nvidia_sxid.csv: what an NVSwitch code is, and its effect where the line does not say."""
+    """One row of nvidia_sxid.csv: the name of an NVSwitch code, and its effect where the line does not state one."""
 
     sxid: int
     name: str
@@ -72,7 +72,7 @@ class SxidEffect(Ruling, frozen=True, kw_only=True):
 
 
 class _Name(msgspec.Struct, frozen=True):
-    """One row of kernel_names.csv: what a person calls the event of a code whose last part is an abbreviation."""
+    """One row of kernel_names.csv: the display name of a code whose last part is an abbreviation."""
 
     code: str
     name: str
@@ -80,12 +80,12 @@ class _Name(msgspec.Struct, frozen=True):
 
 
 class RuleKind(StrEnum):
-    """What a line that matches a rule is.
+    """The role of a line that matches a rule.
 
-    ``event``: it happened. ``header``: announces the event that ``joins`` names, and is one itself when none
-    follows. ``echo``: repeats an event just told, and is one itself when none was. ``detail``: adds to an event just
-    told. ``context``: adds to an event that follows. ``rename``: says that an event told in the three lines before it
-    is one of the rule's code. ``identity``: names a device. ``ignore``: is no fault.
+    ``event``: it happened. ``header``: announces the event that ``joins`` names, and is an event itself where none
+    follows. ``echo``: repeats the event just reported, and is an event itself where there was none. ``detail``: adds to
+    the event just reported. ``context``: adds to an event that follows. ``rename``: changes an event of the three lines
+    before it to the rule's code. ``identity``: names a device. ``ignore``: is no fault.
     """
 
     EVENT = "event"
@@ -99,7 +99,7 @@ class RuleKind(StrEnum):
 
 
 class Proof(StrEnum):
-    """What a line that fits must have beside its words to be evidence; a rule without one only informs.
+    """The proof of origin that a matching line needs to be evidence; a rule without one only informs.
 
     ``line``: the pattern is the whole grammar of the line up to its last field. ``device``: the driver logs it with
     dev_printk, so the DEVICE of the record, which no user can write, must also name the address in the text.
@@ -112,13 +112,12 @@ class Proof(StrEnum):
 class KernelRule(msgspec.Struct, frozen=True):
     """One row of kernel_rules.csv. ``marker`` is a lower-case text that every matching line contains.
 
-    ``pattern`` is a regular expression that must fit from the first byte of a record, case ignored; ``%PCI%`` stands
-    for an address in the group ``pci``, ``%ADDRESS%`` for one without a group, ``%AMD%`` for what amdgpu may print
-    before its words, ``%AMDHEAD%`` for what names it or a function of it, ``%AMDWORD%`` for any function or the word of
-    an error alone. Other named groups become fields of the
-    event. At least 16 bytes that a user cannot choose stand before the first one that a user can: a process name has
-    15. ``proof`` says whether the line is evidence.
-    ``joins`` is the beginning of a code, or several with ``|`` between. Rows with one pattern are one rule: the first
+    ``pattern`` is a regular expression that must match from the first byte of a record, case ignored; ``%PCI%`` stands
+    for an address in the group ``pci``, ``%ADDRESS%`` for one without a group, ``%AMD%`` for the prefixes that amdgpu
+    may print, ``%AMDHEAD%`` for the prefix of amdgpu or one of its functions, ``%AMDWORD%`` for any function or the
+    word of an error alone. Other named groups become fields of the event. At least 16 bytes that a user cannot choose
+    precede the first one that a user can: a process name has 15. ``proof`` is the proof of origin.
+    ``joins`` is the beginning of a code, or several separated by ``|``. Rows with one pattern are one rule: the first
     one matches, and the others rate the event where another line of its record states another severity.
     """
 
@@ -154,12 +153,12 @@ _UNKNOWN = Policy(
 
 
 def kernel_rules() -> tuple[KernelRule, ...]:
-    """Return the rules in the order in which they are tried."""
+    """Return the rules in matching order."""
     return load_table("kernel_rules.csv", KernelRule)
 
 
 def policy_of(event: Event) -> Policy:
-    """Return what *event* means; a code that no table knows is a warning to inspect, never nothing."""
+    """Return the policy of *event*; an unknown code is a warning to inspect, never dropped."""
     family, _, number = event.code.rpartition(".")
     if family == "nvidia.xid" and number.isdecimal():
         return xid_policy(int(number), event.fields.get("variant", ""))
@@ -170,11 +169,11 @@ def policy_of(event: Event) -> Policy:
 
 
 def told_code(event: Event) -> str:
-    """Return the code under which *event* is shown: one of its own where it rests on text that a user can write.
+    """Return the code under which *event* is shown: a separate one where its source is text that a user can write.
 
-    So neither such a text nor what is done about it, such as an acknowledgement, touches what the driver itself tells.
-    The numbers that no table knows share one code of their family there: whoever writes the text chooses the numbers,
-    and must not make as many findings as there are numbers. The message tells the line with its number.
+    Thus neither such a text nor an action on it, such as an acknowledgement, affects the driver's own reports.
+    Unlisted numbers of a family share one code there: the author of the text chooses the numbers, and must not create
+    as many findings as there are numbers. The message quotes the line with its number.
     """
     if event.provenance is not Provenance.TEXT:
         return event.code
@@ -184,18 +183,18 @@ def told_code(event: Event) -> str:
 
 
 def _is_known_number(family: str, number: int) -> bool:
-    """Return whether the table of *family* knows *number*."""
+    """Return whether the table of *family* contains *number*."""
     return number in _sxid_table() if family == "nvidia.sxid" else (number, "") in _xid_table()
 
 
 def told_policy(event: Event) -> Policy:
-    """Return what *event* counts as on this node: what its code means, and no more than a hint where it is a text."""
+    """Return the policy of *event* on this node: that of its code, and no more than a hint where its source is text."""
     policy = policy_of(event)
     return _informing(policy) if event.provenance is Provenance.TEXT else policy
 
 
 def _informing(policy: Policy) -> Policy:
-    """Return *policy* for a text: it warns at most, blames no hardware and closes no gate."""
+    """Return *policy* for a text: at most a warning, not a hardware fault, and closing no gate."""
     is_grave = policy.outcome is Outcome.FAIL
     blames_hardware = policy.fault_class is FaultClass.HARDWARE
     return msgspec.structs.replace(
@@ -208,22 +207,22 @@ def _informing(policy: Policy) -> Policy:
 
 
 def event_clearing(policy: Policy) -> Clearing:
-    """Return what ends an event of *policy*.
+    """Return the clearing rule for an event of *policy*.
 
-    A condition clears on good samples, and nothing will ever sample an event again: a re-test must disprove it.
+    A condition clears on good samples, but an event is never sampled again: a re-test must disprove it.
     """
     return Clearing.HARDWARE_EVENT if policy.clearing is Clearing.CONDITION else policy.clearing
 
 
 def known_codes() -> tuple[str, ...]:
-    """Return every code that the tables know."""
+    """Return every code in the tables."""
     numbered = [f"nvidia.xid.{xid}" for xid, variant in _xid_table() if not variant]
     numbered += [f"nvidia.sxid.{sxid}" for sxid in _sxid_table()]
     return (*numbered, *dict.fromkeys(code for code, _ in _rule_policies()))
 
 
 def policy_of_code(code: str) -> Policy | None:
-    """Return what *code* means without a line that says more, or None for a code that is none of any family."""
+    """Return the policy of *code* without the details of a line, or None for a code of no family."""
     if code.startswith(TEXT_PREFIX):
         policy = policy_of_code(code.removeprefix(TEXT_PREFIX))
         return None if policy is None else _informing(policy)
@@ -240,21 +239,21 @@ def policy_of_code(code: str) -> Policy | None:
 
 
 def xid_policy(xid: int, variant: str = "") -> Policy:
-    """Return what the XID means; *variant* is what its line adds, such as ``fatal`` or ``consequence``."""
+    """Return the policy of the XID; *variant* is a detail of its line, such as ``fatal`` or ``consequence``."""
     table = _xid_table()
     row = table.get((xid, variant)) or table.get((xid, ""))
     return _UNKNOWN if row is None else row
 
 
 def sxid_policy(sxid: int, word: str = "") -> Policy:
-    """Return what the NVSwitch code means; *word* is ``Fatal`` or ``Non-fatal`` where its line says so."""
+    """Return the policy of the NVSwitch code; *word* is ``Fatal`` or ``Non-fatal`` where its line has it."""
     row = _sxid_table().get(sxid)
     effect = _sxid_effects()[sxid_effect(sxid, word)]
     return copied(Policy, effect, name=row.name if row else "unknown code")
 
 
 def sxid_effect(sxid: int, word: str = "") -> SxidEffectName:
-    """Return the effect of the NVSwitch code: the line's own *word* goes before the table."""
+    """Return the effect of the NVSwitch code: the line's own *word* precedes the table."""
     row = _sxid_table().get(sxid)
     listed: SxidEffectName = row.effect if row else "unknown"
     match word.lower().replace("-", ""):
@@ -287,7 +286,7 @@ def _names() -> dict[str, str]:
 
 @functools.lru_cache(maxsize=1)
 def _rule_policies() -> dict[tuple[str, Severity | None], Policy]:
-    """Policies by code and severity; under severity None the first rule of the code."""
+    """Return the policies by code and severity; severity None has the first rule of the code."""
     policies: dict[tuple[str, Severity | None], Policy] = {}
     for rule in kernel_rules():
         policy = _rule_policy(rule)

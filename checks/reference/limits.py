@@ -1,7 +1,7 @@
-"""Where a threshold comes from, and which one wins.
+"""The source of a threshold, and the precedence of sources.
 
 Precedence: configuration > baseline > profile > reported by the device > table. The device's own margin (T.Limit)
-is no limit but a measured distance to one: checks ask for it before they ask for any absolute temperature.
+is no limit but a measured distance to one: checks use it before any absolute temperature.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def choose(
     profile: float | None = None,
     reported: float | None = None,
 ) -> Limit:
-    """Return the limit that is in force for *key*: the first value given in order of precedence, else the table's."""
+    """Return the limit in force for *key*: the first given value in order of precedence, else the table's."""
     fallback = from_table(key)
     candidates = (
         (configuration, "configuration"),

@@ -1,7 +1,7 @@
-"""Profiles of simulated nodes: what stands in the machine, and what each of its devices reads at rest and under load.
+"""Profiles of simulated nodes: the devices of a machine, and their readings at rest and under load.
 
-A profile is a TOML file in reference/profiles; every table of readings names its source. The rows are data: each says
-how one quantity of one part behaves between rest (level 0) and full load (level 1).
+A profile is a TOML file in reference/profiles; every table of readings names its source. The rows are data: each
+describes one quantity of one part between rest (level 0) and full load (level 1).
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from nodevet.checks.core.parts import Part, PartKind
 from nodevet.checks.core.quantities import QUANTITIES
 
 SLOWDOWNS = ("temperature_slowdown_celsius", "temperature_maximum_celsius", "temperature_shutdown_celsius")
-"""Where the temperature stands from which a sensor's device slows itself down: the first that it reports."""
+"""Quantities with the temperature at which a device slows itself down: the first that it reports counts."""
 
 FOLDER = Path(__file__).with_name("profiles")
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How one quantity of one part reads. Exactly one of the four ways is given.
+    """The behaviour of one quantity of one part. Exactly one of the four forms is given.
 
     ``value`` (with ``busy``: another value under load); ``idle`` and ``load`` with ``noise`` around them; ``start``
     with ``rate_idle`` and ``rate_load`` per second, for counters; ``unsupported`` with the reason. ``ports`` repeats
-    the row for parts numbered from 0; ``whole`` rounds as interfaces do that speak in whole units.
+    the row for parts numbered from 0; ``whole`` rounds to integers, as interfaces with whole units do.
     """
 
     quantity: str
@@ -46,7 +46,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     whole: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse a row that says nothing, says it twice, or is about an unknown quantity or part."""
+        """Refuse a row with no form or several, or with an unknown quantity or part."""
         ways = [self.value is not None, self.idle is not None, self.start is not None, bool(self.unsupported)]
         if sum(ways) != 1 or (self.idle is None) is not (self.load is None):
             raise ModelError(f"row {self.quantity}: give one of value, idle with load, start, unsupported")
@@ -57,7 +57,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """Return the parts that the row stands for."""
+        """Return the parts that the row describes."""
         part = part_of(self.part)
         if not self.ports:
             return (part,)
@@ -90,7 +90,7 @@ class NodeProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class SocketProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The processor sockets: ``count`` alike, the first on NUMA node 0."""
+    """The processor sockets: ``count`` identical ones, the first on NUMA node 0."""
 
     count: int
     vendor: str
@@ -101,18 +101,18 @@ class SocketProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class Slot(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where one accelerator sits."""
+    """The slot of one accelerator."""
 
     pci: str
     numa: int
 
 
 class AcceleratorProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The accelerators: one per slot, all alike.
+    """The accelerators: one per slot, all of one model.
 
-    ``peer``: links end at a ``switch``, or where the library does not tell (``unknown``). ``first_minor`` is the number
-    of the first one's device node. ``id`` is what the vendor's tools call a board and ``uuid`` the name by which it is
-    chosen; in both ``{uuid}`` stands for a UUID and ``{chip}`` for sixteen digits.
+    ``peer``: links end at a ``switch``, or where the library does not report it (``unknown``). ``first_minor`` is the
+    number of the first device node. ``id`` is the device id in the vendor's tools and ``uuid`` the name by which a
+    device is selected; in both ``{uuid}`` stands for a UUID and ``{chip}`` for sixteen digits.
     """
 
     vendor: str
@@ -135,7 +135,7 @@ class AcceleratorProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
 
 
 class Probe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a simulated probe measures on each device: the median rate, its spread and the verified products."""
+    """The results of a simulated probe on each device: the median rate, its spread and the verified products."""
 
     dtype: str
     tflops: float
@@ -157,7 +157,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     @property
     def backends(self) -> tuple[str, ...]:
-        """Return the backends that would read such a node."""
+        """Return the backends that read such a node."""
         return ("host", self.accelerators.vendor) if self.accelerators else ("host",)
 
     @property
@@ -168,13 +168,13 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return (*map(str, slots), *sockets, "memory", "node")
 
     def subject(self, target: str) -> str:
-        """Return what tables of faults call *target*: the vendor of an accelerator, or ``cpu`` and so on."""
+        """Return the name of *target* in the tables of faults: the vendor of an accelerator, or ``cpu`` and so on."""
         if target.isdigit():
             return self.accelerators.vendor if self.accelerators else ""
         return target.split("-")[0]
 
     def readings(self, target: str) -> Readings:
-        """Return the rows of the device that a scenario calls *target*."""
+        """Return the rows of the device *target* of a scenario."""
         if target.isdigit() and self.accelerators:
             return self.accelerators.readings
         return {"cpu": self.sockets.readings, "memory": self.node.memory_readings}.get(
@@ -182,7 +182,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         )
 
     def slowdown_celsius(self, target: str, part: Part) -> float | None:
-        """Return the temperature from which *part* slows *target* down, as the device reports it."""
+        """Return the temperature at which *target* slows down because of *part*, as the device reports it."""
         limits = {
             row.quantity: float(row.value)
             for row in self.readings(target).rows
@@ -198,7 +198,7 @@ def profile_names() -> tuple[str, ...]:
 
 @functools.cache
 def load_profile(name: str) -> Profile:
-    """Return the profile called *name*. Raises UsageError for an unknown name, ReferenceDataError for a broken file."""
+    """Return the profile *name*. Raises UsageError for an unknown name, ReferenceDataError for a broken file."""
     if name not in profile_names():
         raise UsageError(f"--simulate: no profile is called {name!r}; there are {', '.join(profile_names())}")
     path = FOLDER / f"{name}.toml"
@@ -209,7 +209,7 @@ def load_profile(name: str) -> Profile:
 
 
 def part_of(words: str) -> Part:
-    """Return the part that *words* name as people write it: ``link 17``, ``sensor core``. Raises ModelError."""
+    """Return the part in display form *words*: ``link 17``, ``sensor core``. Raises ModelError."""
     kind, *rest = words.split() or ("",)
     index = int(rest.pop()) if rest and rest[-1].isdecimal() else None
     try:

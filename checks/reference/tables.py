@@ -18,9 +18,9 @@ def load_table(name: str, row_type: type[Row]) -> tuple[Row, ...]:
 
 
 def keep_tables() -> None:
-    """Read every data file now, so that a process that runs for months needs no file of the installation again.
+    """Read every data file now, so that a process that runs for months needs no installed file again.
 
-    A table that is first used late would else fail where descriptors have run out or the package is being replaced.
+    A table that is first used late would otherwise fail when descriptors have run out or the package is being replaced.
     """
     for path in sorted(_FOLDER.glob("*.csv")):
         table_text(path)

@@ -1,4 +1,4 @@
-"""What is particular to the accelerators of a vendor, as data: nothing that judges or shows knows one by its name."""
+"""The properties of each accelerator vendor, as data: no check and no surface contains a vendor's name."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from nodevet.checks.core.model import Action
 from .tables import load_table
 
 LENT_DRIVERS = ("vfio-pci", "nvgrace_gpu_vfio_pci", "xen-pciback", "pci-stub")
-"""Drivers that hand a device on to a virtual machine. The second is that of Grace boards: Linux,
+"""Drivers that pass a device through to a virtual machine. The second is that of Grace boards: Linux,
 drivers/vfio/pci/nvgrace-gpu, by the name of its module."""
 
 
 class Vendor(msgspec.Struct, frozen=True, kw_only=True):
-    """A row of reference/vendors.csv; None is what nobody told of the vendor.
+    """A row of reference/vendors.csv; None is unknown.
 
-    ``backend``: checks/backends has a folder of the vendor's name, whose ``backend.py`` reads it; that is asked for
-    events every ``event_poll_seconds``, or has none to be asked for. ``topology``: it knows how its boards are
-    connected. ``compute`` is what torch calls its boards. ``kernel_module`` drives its boards, ``links`` is what
-    its own links are called, ``install`` says how to get a driver that works. ``release_action`` and
-    ``release_advice`` say what to do where the parts of that are of different releases, ``ecc_advice`` how the
-    correction of memory errors is switched on, ``links_advice`` how links come up of which none can be seen.
-    ``renumbers_ports``: a release of its driver gave the ports of links other numbers. ``retired_pages_limit``: it
-    takes a board back that has so many retired pages of memory, where the board itself does not say how many.
-    ``takes_in_turn``: while it loads, its driver takes one board after the other, and lists those that it has.
+    ``backend``: checks/backends has a folder of the vendor's name, whose ``backend.py`` reads its devices and is polled
+    for events every ``event_poll_seconds``, where it has any. ``topology``: the backend reports the connections of its
+    devices. ``compute`` is torch's name for the devices. ``kernel_module`` is their driver, ``links`` the name of the
+    vendor's links, ``install`` the way to a working driver. ``release_action`` and ``release_advice`` are the remedy
+    where driver components are of different releases, ``ecc_advice`` the way to enable error correction of memory,
+    ``links_advice`` the remedy where no link is visible.
+    ``renumbers_ports``: a driver release changed the numbers of link ports. ``retired_pages_limit``: the number of
+    retired memory pages at which the vendor replaces a device that does not report its own limit.
+    ``takes_in_turn``: while it loads, the driver binds one device after the other, and lists those that it has bound.
     """
 
     vendor: str
@@ -46,15 +46,15 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def vendors() -> tuple[Vendor, ...]:
-    """Return the rows of reference/vendors.csv, in the order in which accelerators are looked for."""
+    """Return the rows of reference/vendors.csv, in the order in which accelerators are searched for."""
     return load_table("vendors.csv", Vendor)
 
 
 def vendor_of(name: str) -> Vendor:
-    """Return what is known of the vendor *name*, which is nothing where the table lacks it."""
+    """Return the row of the vendor *name*, or an empty one where the table lacks it."""
     return next((row for row in vendors() if row.vendor == name), Vendor(vendor=name))
 
 
 def backend_names() -> tuple[str, ...]:
-    """Return the backends that a configuration may name: the host, and each vendor that one reads."""
+    """Return the backends that a configuration may name: the host, and each vendor with a backend."""
     return ("host", *(row.vendor for row in vendors() if row.backend))

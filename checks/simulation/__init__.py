@@ -1,1 +1,1 @@
-"""A node that does not exist: its profile, its scenario and its backend."""
+"""A simulated node: its profile, its scenario and its backend."""

@@ -1,7 +1,7 @@
-"""A node that does not exist, read as if it did: devices and readings come from a profile and a scenario.
+"""The backend of a simulated node: devices and readings come from a profile and a scenario.
 
-The agent writes what it simulates into a file, and replaces that file when the scenario changes; it is looked at
-before every reading. Whatever hangs or crashes in the scenario really hangs or crashes this process.
+The agent writes the simulation into a file, and replaces it when the scenario changes; the file is checked before
+every reading. A simulated hang or crash really hangs or crashes this process.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from .node import Simulation, Trouble, World
 
 
 class SimulatedBackend:
-    """One backend of the simulated node, such as its host or its accelerators."""
+    """One backend of the simulated node, for its host or its accelerators."""
 
     groups = ("fast", "slow")
 
     def __init__(self, context: Context) -> None:
-        """Take the file and the name of the backend that is stood in for from the options of *context*."""
+        """Read the file and the name of the simulated backend from the options of *context*."""
         self._context = context
         self._path = Path(str(context.options.get("simulation")))
         self._name = str(context.options.get("stands_for"))
         self._skipped = names_in(context, "skip")
         self._seen: tuple[int, int] | None = None
-        self._world = self._look()
+        self._world = self._load_world()
         self.versions: dict[str, str] = {**self._world.versions, "simulated": self._world.profile}
 
     def devices(self) -> tuple[Device, ...]:
         """Return the devices that are enumerated now."""
-        return self._look().devices(self._name, self._context.now())
+        return self._load_world().devices(self._name, self._context.now())
 
     def read(self, group: str, device: Device) -> Iterable[Reading]:
         """Return the readings of *group*; lose the device, hang or crash where the scenario says so."""
-        world, now = self._look(), self._context.now()
+        world, now = self._load_world(), self._context.now()
         match world.trouble(device.id, now):
             case Trouble.LOST | Trouble.MISSING:
                 raise BackendError(FailureKind.LOST, "simulated: the device does not answer", of_driver=True)
@@ -55,14 +55,14 @@ class SimulatedBackend:
         return map(measured, world.readings(device.id, group, now))
 
     def events(self) -> Iterator[Event]:
-        """Return nothing: what happens is told by the simulated kernel log."""
+        """Yield nothing: the simulated kernel log reports the events."""
         return iter(())
 
     def close(self) -> None:
         """Do nothing: no handle is held."""
 
     def _hang(self, device: Device) -> None:
-        """Never return, as a driver that waits for a device."""
+        """Never return, like a driver that waits for a device."""
         self._call(device)
         while True:
             signal.pause()
@@ -70,8 +70,8 @@ class SimulatedBackend:
     def _call(self, device: Device) -> None:
         self._context.progress.call(f"simulated call into the driver of {device.id} (PCI {device.pci})")
 
-    def _look(self) -> World:
-        """Return the world as the agent last wrote it. Raises BackendError where its file cannot be used."""
+    def _load_world(self) -> World:
+        """Return the world as the agent last wrote it. Raises BackendError where the file cannot be used."""
         try:
             status = self._path.stat()
             seen = (status.st_mtime_ns, status.st_ino)
@@ -84,5 +84,5 @@ class SimulatedBackend:
 
 
 def open_backend(context: Context) -> SimulatedBackend:
-    """Return the backend that reads the node which the agent simulates."""
+    """Return the backend of the node that the agent simulates."""
     return SimulatedBackend(context)

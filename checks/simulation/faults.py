@@ -1,4 +1,4 @@
-"""What can go wrong on a simulated node: the kinds of faults, and what each does to readings and kernel log. Pure."""
+"""Faults of a simulated node: the kinds, and the effects of each on readings and kernel log. Pure."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from nodevet.checks.reference.tables import load_table
 class Kind(msgspec.Struct, frozen=True):
     """A row of reference/simulated_kinds.csv: a fault, the settings that it takes, and those that it cannot do without.
 
-    One that is ``probed`` shows in nothing but the results of probes; one that is ``logged`` in nothing but the line
-    of a driver, which not every vendor's has.
+    A ``probed`` kind changes only the results of probes; a ``logged`` kind only writes a driver's log line, which not
+    every vendor has.
     """
 
     name: str
@@ -45,11 +45,11 @@ RANGES = {row.name: (row.low, row.high) for row in SETTINGS.values() if row.low 
 
 
 class Effect(msgspec.Struct, frozen=True):
-    """A row of reference/simulated_faults.csv: what a kind of fault does to one quantity of one part.
+    """A row of reference/simulated_faults.csv: the effect of a kind of fault on one quantity of one part.
 
     ``change``: ``set`` and ``scale`` the value, or put it ``above`` the reported slowdown, while the fault lasts;
-    ``add`` to a counter once, or let it ``grow`` by so much per second, for good. ``setting`` names the key of the
-    scenario that replaces ``amount``. ``device`` is the vendor of an accelerator, the kind of another device, or ``*``.
+    ``add`` to a counter once, or let it ``grow`` by this amount per second, for good. ``setting`` names the scenario
+    key that replaces ``amount``. ``device`` is the vendor of an accelerator, the kind of another device, or ``*``.
     """
 
     kind: str
@@ -63,7 +63,7 @@ class Effect(msgspec.Struct, frozen=True):
 
 
 class LogLine(msgspec.Struct, frozen=True):
-    """A row of reference/simulated_lines.csv: what the kernel logs when a kind of fault begins."""
+    """A row of reference/simulated_lines.csv: a kernel log line at the start of a kind of fault."""
 
     kind: str
     device: str
@@ -72,12 +72,12 @@ class LogLine(msgspec.Struct, frozen=True):
 
 
 def effects_of(kind: str, subject: str | None = None) -> tuple[Effect, ...]:
-    """Return what the fault *kind* does to a *subject* (None: to any): a vendor's accelerator, or a kind of device."""
+    """Return the effects of the fault *kind* on a *subject* (None: any): a vendor's accelerator or a kind of device."""
     rows = load_table("simulated_faults.csv", Effect)
     return tuple(row for row in rows if row.kind == kind and (subject is None or row.device in ("*", subject)))
 
 
 def lines_of(kind: str, subject: str) -> tuple[str, ...]:
-    """Return the lines, with their gaps, that the kernel logs when the fault *kind* begins on a *subject*."""
+    """Return the kernel log lines, with placeholders, at the start of the fault *kind* on a *subject*."""
     rows = load_table("simulated_lines.csv", LogLine)
     return tuple(row.text for row in rows if row.kind == kind and row.device in ("*", subject))

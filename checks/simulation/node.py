@@ -1,8 +1,8 @@
-"""A simulated node at a moment: its devices, readings, kernel log and the figures of its probes. Pure.
+"""A simulated node at one moment: its devices, readings, kernel log and probe results. Pure.
 
-Everything is a function of profile, node name, seed and time: two processes that look at the same moment see the
-same node, and one that was restarted goes on where it was. Noise is a sum of slow waves, so that readings wander as
-real ones do; its bounds keep it clear of every limit. Counters are integrals in closed form: they only grow.
+Everything is a function of profile, node name, seed and time: two processes see the same node at the same moment, and
+a restarted one continues where it was. Noise is a sum of slow waves, so that readings drift as real ones do; its bounds
+keep it clear of every limit. Counters are integrals in closed form: they only grow.
 """
 
 from __future__ import annotations
@@ -36,24 +36,24 @@ from .scenario import Fault, Scenario
 
 MEMORY = "memory"
 BUSY_LEVEL = 0.3
-"""From this load on a device counts as used by a job."""
+"""Load from which a device counts as used by a job."""
 
 FIRST_PID = 5_000_000
-"""Process ids of simulated jobs: beyond what Linux ever gives (4194304), so that they are nobody's."""
+"""Process ids of simulated jobs: above the largest of Linux (4194304), so that no real process has them."""
 
 WAVE_SECONDS = (97.0, 41.0, 13.7)
-"""Periods of the noise. None divides another, so that the sum does not repeat within hours."""
+"""Periods of the noise in seconds. None divides another, so that the sum does not repeat within hours."""
 
 UNEVENNESS = 0.08
-"""So much less than another may a device have to do."""
+"""Largest difference in load between two devices, as a share of 1."""
 
 DAY_SECONDS, JOB_SECONDS = 86_400.0, 2_700.0
 HEAT_SECONDS = 10.0
-"""How long a device takes to become too hot."""
+"""Time in which a device becomes too hot."""
 
 
 class Simulation(msgspec.Struct, frozen=True, kw_only=True):
-    """Which node is simulated, and which scenario since when (CLOCK_BOOTTIME)."""
+    """The simulated node, and its scenario with the start time (CLOCK_BOOTTIME)."""
 
     profile: str
     node: str
@@ -62,7 +62,7 @@ class Simulation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Trouble(StrEnum):
-    """What a device does to whoever reads it."""
+    """The failure of a device when it is read."""
 
     MISSING = "missing"
     LOST = "lost"
@@ -71,7 +71,7 @@ class Trouble(StrEnum):
 
 
 class ProbeFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """What a probe would have measured on one device."""
+    """The results of a probe on one device."""
 
     device: str
     tflops: float
@@ -85,10 +85,10 @@ class _Wave(msgspec.Struct, frozen=True):
 
 
 class World:
-    """The node of one simulation. Hands out what a backend, a kernel and a load would tell at a moment."""
+    """The node of one simulation: the data that a backend, a kernel and a load return at a moment."""
 
     def __init__(self, simulation: Simulation) -> None:
-        """Prepare the node of *simulation*; raises UsageError where its profile does not exist."""
+        """Prepare the node of *simulation*. Raises UsageError where its profile does not exist."""
         self._simulation = simulation
         self._scenario = simulation.scenario
         self._profile = load_profile(simulation.profile)
@@ -104,13 +104,13 @@ class World:
 
     @property
     def versions(self) -> dict[str, str]:
-        """Return the versions that a host and its driver would tell."""
+        """Return the versions that the host and its driver report."""
         board = self._profile.accelerators
         driver = {"driver": board.driver} if board else {}
         return {"kernel": self._profile.node.kernel, **driver}
 
     def devices(self, backend: str, now: Instant) -> tuple[Device, ...]:
-        """Return what *backend* enumerates now."""
+        """Return the devices that *backend* enumerates now."""
         return tuple(
             device
             for device in self._devices.values()
@@ -118,13 +118,13 @@ class World:
         )
 
     def trouble(self, device: str, now: Instant) -> Trouble | None:
-        """Return what keeps *device* from being read now, or None."""
+        """Return the trouble that prevents reading *device* now, or None."""
         seconds = self._seconds(now)
         kinds = {fault.kind for fault in self._faults(device) if fault.is_active(seconds)}
         return next((trouble for trouble in Trouble if trouble.value in kinds), None)
 
     def readings(self, device: str, group: str, now: Instant) -> tuple[Reading, ...]:
-        """Return what *group* of *device* reads now."""
+        """Return the readings of *group* of *device* now."""
         level = self._level(device, now)
         values: dict[tuple[str, Part], Reading] = {}
         for row in self._rows(device, group):
@@ -135,7 +135,7 @@ class World:
         return tuple(values.values())
 
     def kernel_lines(self, after_seconds: float, until_seconds: float) -> tuple[tuple[float, str], ...]:
-        """Return what the kernel logged in the span, each line with its seconds into the scenario."""
+        """Return the kernel log lines in the span, each with its seconds into the scenario."""
         lines = [
             (fault.at, line)
             for fault in self._scenario.faults
@@ -146,10 +146,10 @@ class World:
         return tuple(sorted(lines, key=lambda entry: entry[0]))
 
     def probe(self, now: Instant) -> tuple[ProbeFigures, ...]:
-        """Return what a probe that ends now measures, for each device that a load runs on.
+        """Return the results of a probe that ends now, for each device that a load runs on.
 
-        A device that has any other fault is left out until that is over, and all are while memory or node have one:
-        it is the repair that a probe proves.
+        A device with any other active fault is left out, and every device while memory or node have one: a probe proves
+        the repair.
         """
         boards = [device for device in self._devices.values() if device.kind is DeviceKind.ACCELERATOR]
         loaded = boards or [device for device in self._devices.values() if device.kind is DeviceKind.CPU]
@@ -245,11 +245,11 @@ class World:
     # The load.
 
     def _waves(self) -> tuple[_Wave, ...]:
-        """Return the waves that the load of a busy node is made of: the day, and jobs that begin and end."""
+        """Return the waves of a busy node's load: the day, and jobs that begin and end."""
         day, job = (2 * math.pi / seconds for seconds in (DAY_SECONDS, JOB_SECONDS))
         offset = self._phase("job")
         waves = [_Wave(0.10, day, self._phase("day"))]
-        # The first terms of a square wave: jobs end as sharply as they began.
+        # The first terms of a square wave: jobs end as sharply as they begin.
         waves += [_Wave(0.36 / odd, odd * job, odd * offset) for odd in (1, 3, 5)]
         return tuple(waves)
 
@@ -263,11 +263,11 @@ class World:
         return min(max(level, 0.0), 1.0) * self._share(device)
 
     def _share(self, device: str) -> float:
-        """Return how much of the node's load *device* has: no two boards work, and run warm, alike."""
+        """Return the share of *device* in the node's load: no two devices have the same load and temperature."""
         return 1 - UNEVENNESS * self._phase(f"{device} share") / (2 * math.pi)
 
     def _forced(self, device: str, seconds: float) -> float | None:
-        """Return the load that the scenario gives *device*, the last of several; None where it gives none."""
+        """Return the load that the scenario gives *device*, the last of several; None without one."""
         target = self._targets[device]
         for load in reversed(self._scenario.loads):
             everywhere = not target.isdigit() and any(name.isdigit() for name in load.devices)
@@ -321,7 +321,7 @@ class World:
         return Reading(row.quantity, value, part)
 
     def _noise(self, words: str, now: Instant) -> float:
-        """Return a wandering number from -1 to 1."""
+        """Return a slowly varying number from -1 to 1."""
         seconds = now.boottime_ns / 1e9
         waves = (math.sin(2 * math.pi * seconds / period + self._phase(f"{words} {period}")) for period in WAVE_SECONDS)
         return sum(waves) / len(WAVE_SECONDS)
@@ -333,7 +333,7 @@ class World:
     # The faults.
 
     def _seconds(self, now: Instant) -> float:
-        """Return how far into the scenario *now* is."""
+        """Return the seconds into the scenario at *now*."""
         return (now.boottime_ns - self._simulation.since_ns) / 1e9
 
     def _faults(self, device: str) -> Iterable[Fault]:
@@ -407,7 +407,7 @@ class World:
 
 
 def _number(row: Row, part: Part, value: float) -> Reading:
-    """Return *value* as *row* is read: within what the quantity can be, in whole units where it is told so."""
+    """Return *value* as a reading of *row*: clamped to the bounds of the quantity, in whole units where set."""
     entry = QUANTITIES[row.quantity]
     low = -math.inf if entry.low is None else entry.low
     high = math.inf if entry.high is None else entry.high
@@ -416,7 +416,7 @@ def _number(row: Row, part: Part, value: float) -> Reading:
 
 
 def _replaced(reading: Reading, value: float) -> Reading:
-    """Return *reading* with another number, of the type that it had."""
+    """Return *reading* with another number of the same type."""
     number: Scalar = round(value, 6)
     if QUANTITIES[reading.quantity].kind is QuantityKind.FLAG:
         number = bool(value)
@@ -431,7 +431,7 @@ def _matching(effect: Effect, fault: Fault, values: dict[tuple[str, Part], Readi
 
 
 def _set(fault: Fault, values: dict[tuple[str, Part], Reading]) -> None:
-    """Have every part of the quantity, or the one that is named, read as the scenario says."""
+    """Set the reading of every part of the quantity, or of the named part, to the scenario's value."""
     part = part_of(fault.part) if fault.part else None
     for key in [key for key in values if key[0] == fault.quantity and part in (None, key[1])]:
         values[key] = Reading(key[0], fault.value, key[1], fault.status, fault.detail)

@@ -1,7 +1,7 @@
 """Scenarios: a timeline of faults and loads for a simulated node, read from TOML. Pure.
 
-Every time in a scenario counts from the moment at which the agent took the file up. A file with a mistake is refused
-as a whole: one line per mistake, with its line in the file and what is allowed there.
+Every time in a scenario counts from the moment at which the agent loaded the file. A file with a mistake is refused
+as a whole: one line per mistake, with its line in the file and the allowed values.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ COMMON = ("kind", "at", "until", "device")
 
 LARGEST_TIME_SECONDS = 1e9
 MOST_TABLES = {"fault": 200, "load": 50}
-"""More would make a reading so slow that it passes its deadline."""
+"""More would make a reading slower than its deadline."""
 
 MOST_MISTAKES = 20
-"""So many are told at once: a file with more is no scenario."""
+"""Largest number of reported mistakes: a file with more is no scenario."""
 
 LONGEST_FOUND = 60
 LONGEST_REASON = 400
-"""So many characters are told of what was found, and of a mistake."""
+"""Largest number of characters in the description of a mistake."""
 
 
 class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One fault of the timeline. It is there from ``at`` until ``until`` (None: for good), in seconds."""
+    """One fault of the timeline, active from ``at`` until ``until`` (None: for good), in seconds."""
 
     kind: str
     at: float
@@ -65,12 +65,12 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     detail: str = ""
 
     def elapsed(self, seconds: float) -> float:
-        """Return how long the fault has lasted *seconds* into the scenario; 0 before it begins."""
+        """Return the duration of the fault at *seconds* into the scenario; 0 before it begins."""
         end = seconds if self.until is None else min(seconds, self.until)
         return max(0.0, end - self.at)
 
     def is_active(self, seconds: float) -> bool:
-        """Return whether the fault is there *seconds* into the scenario."""
+        """Return whether the fault is active at *seconds* into the scenario."""
         return self.at <= seconds and (self.until is None or seconds < self.until)
 
 
@@ -84,7 +84,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A timeline. ``level`` is the load at all other times; None lets it go up and down as on a busy node."""
+    """A timeline. ``level`` is the load at all other times; None varies it as on a busy node."""
 
     title: str = "a healthy node"
     seed: int = 0
@@ -95,13 +95,13 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 def parse_scenario(text: str, name: str, profile: Profile) -> Scenario:
-    """Return the scenario in *text* for nodes of *profile*; *name* stands for the file in messages.
+    """Return the scenario in *text* for nodes of *profile*; *name* is the file name in messages.
 
     Raises ConfigurationError with one line per mistake.
     """
     try:
         raw = decoded_toml(text)
-    except ValueError as error:  # also a number of thousands of digits, and tables as deep
+    except ValueError as error:  # also a number of thousands of digits, and tables nested as deep
         raise ConfigurationError(f"{name}: no valid TOML: {error}") from error
     reader = _Reader(text, name, profile)
     scenario = reader.scenario(raw)
@@ -111,7 +111,7 @@ def parse_scenario(text: str, name: str, profile: Profile) -> Scenario:
 
 
 class _Mistake(Exception):  # noqa: N818 (a step of reading: it never leaves this module)
-    """A key whose value is refused, and why."""
+    """A key whose value is refused, and the reason."""
 
     def __init__(self, key: str, why: str) -> None:
         super().__init__(why)
@@ -120,7 +120,7 @@ class _Mistake(Exception):  # noqa: N818 (a step of reading: it never leaves thi
 
 
 class _Reader:
-    """Reads the tables of one file and collects what is wrong with them."""
+    """Reads the tables of one file and collects their mistakes."""
 
     def __init__(self, text: str, name: str, profile: Profile) -> None:
         self._lines = text.splitlines()
@@ -130,19 +130,19 @@ class _Reader:
         self.problems: list[str] = []
 
     def scenario(self, raw: Mapping[str, Any]) -> Scenario:
-        """Return the scenario, without what is wrong with it; that is in ``problems``."""
+        """Return the scenario without its mistakes, which are in ``problems``."""
         values: dict[str, Any] = {}
         for key in raw:
             try:
                 name, value = self._entry(raw, key)
             except _Mistake as mistake:
-                self._tell(mistake, None, 0)
+                self._add_problem(mistake, None, 0)
             else:
                 values[name] = value
         return Scenario(**values)
 
     def _entry(self, raw: Mapping[str, Any], key: str) -> tuple[str, Any]:
-        """Return the field of Scenario that *key* of the file is, and its value."""
+        """Return the field of Scenario for the *key* of the file, and its value."""
         _known(key, ("title", "seed", "level", "probe_every", "fault", "load"))
         if key == "fault":
             return "faults", self._tables(raw, key, self._fault)
@@ -169,19 +169,19 @@ class _Reader:
             try:
                 found.append(read(table))
             except _Mistake as mistake:
-                self._tell(mistake, name, number)
+                self._add_problem(mistake, name, number)
                 if len(self.problems) >= MOST_MISTAKES:
                     self.problems.append(f"{self._name}: {MOST_MISTAKES} mistakes, the rest was not looked at")
                     break
         return tuple(found)
 
-    def _tell(self, mistake: _Mistake, table: str | None, number: int) -> None:
+    def _add_problem(self, mistake: _Mistake, table: str | None, number: int) -> None:
         line = self._line_of(mistake.key, table, number)
         where = f"{table} {number}: " if table else ""
         self.problems.append(f"{self._name}, line {line}: {where}{mistake.key}: {mistake.why[:LONGEST_REASON]}")
 
     def _line_of(self, key: str, table: str | None, number: int) -> int:
-        """Return the line of *key* in the *number*-th table of that name; TOML's own reader does not tell lines."""
+        """Return the line of *key* in the *number*-th table of that name; the TOML library reports no lines."""
         begin, seen = 0, 0
         for index, line in enumerate(self._lines):
             if table and re.match(rf"\s*\[\[\s*{table}\s*\]\]", line):
@@ -250,7 +250,7 @@ class _Reader:
             self._has_effect(fault, target)
 
     def _has_effect(self, fault: Fault, target: str) -> None:
-        """Refuse a fault of readings that *target* does not have: a drill must not pass because nothing happened."""
+        """Refuse a fault of readings that *target* lacks: a drill must not pass because nothing happened."""
         if fault.kind == "set":
             touched = self._reads(str(fault.quantity), target)
         else:
@@ -311,7 +311,7 @@ def _check_set(fault: Fault) -> None:
 
 
 def _sound(table: Mapping[str, Any], key: str) -> None:
-    """Refuse numbers that no reading can be, and words that would be more than one line of a log."""
+    """Refuse numbers that no reading can have, and texts of more than one log line."""
     for entry in _leaves(table.get(key)):
         low, high = RANGES.get(key, (-LARGEST_NUMBER, LARGEST_NUMBER))
         if isinstance(entry, (int, float)) and not low <= entry <= high:
@@ -321,7 +321,7 @@ def _sound(table: Mapping[str, Any], key: str) -> None:
 
 
 def _leaves(value: object) -> Iterator[object]:
-    """Yield *value*, or where it holds others these."""
+    """Yield *value*, or its entries where it is a container."""
     if isinstance(value, (list, dict)):
         for entry in value.values() if isinstance(value, dict) else value:
             yield from _leaves(entry)
@@ -330,7 +330,7 @@ def _leaves(value: object) -> Iterator[object]:
 
 
 def _found(value: object) -> str:
-    """Return how *value* is shown to people: not a page of it."""
+    """Return *value* as a short text for display."""
     if isinstance(value, int) and abs(value) > LARGEST_NUMBER:
         return f"a number of {value.bit_length()} bits"
     text = repr(value)

@@ -1,4 +1,4 @@
-"""An address to listen on, as a person writes it."""
+"""Listen addresses, as a person writes them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ EVERY_ADDRESS = "0.0.0.0"  # noqa: S104 (what an empty host asks for)
 def parse_listen(text: str) -> tuple[str, int]:
     """Return host and port of ``HOST:PORT``, ``[ADDRESS]:PORT`` or ``:PORT`` (all addresses); else ConfigurationError.
 
-    An address of IPv6 stands in brackets, or nobody could tell its last group from a port.
+    An IPv6 address stands in brackets, because its last group could be read as a port.
     """
     host, colon, port = text.rpartition(":")
     is_bracketed = host.startswith("[") and host.endswith("]")

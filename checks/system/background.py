@@ -1,7 +1,7 @@
-"""Work in a thread of its own, whose start waits for no longer than it is told to.
+"""Work in a thread of its own, started within a time limit.
 
-``threading.Thread.start`` waits for the first step of the new thread. Where that step fails for want of memory, it
-waits for ever, and with it whoever started the thread: a main loop that judges nothing any more and hears no signal.
+``threading.Thread.start`` waits for the first step of the new thread. Where that step fails for lack of memory, it
+waits for ever and blocks its caller: a main loop would judge nothing any more and handle no signal.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from _thread import allocate_lock, start_new_thread
 from collections.abc import Callable
 
 START_SECONDS = 2.0
-"""How long a thread may take to its first step, also on a loaded machine."""
+"""Longest time to the first step of a thread, also on a loaded machine."""
 
 
 class Background:
-    """Does *work* once, beside whoever starts it. The process ends without waiting for it."""
+    """Does *work* once in a thread. The process ends without waiting for it."""
 
     def __init__(self, work: Callable[[], object]) -> None:
         """Prepare; nothing runs before ``start``."""
@@ -22,19 +22,19 @@ class Background:
         self._claim, self._begun, self._runs = allocate_lock(), allocate_lock(), allocate_lock()
 
     def start(self, seconds: float | None = None) -> None:
-        """Begin within *seconds*. Raises RuntimeError where no thread can be had, also for want of memory."""
+        """Start within *seconds*. Raises RuntimeError where no thread can be started, also for lack of memory."""
         patience = START_SECONDS if seconds is None else seconds
         self._begun.acquire()
         try:
             start_new_thread(self._run, ())
         except MemoryError as error:
             raise RuntimeError("no memory for a new thread") from error
-        # One that comes after that finds its work claimed, and does nothing.
+        # A thread that starts after that finds its work claimed, and does nothing.
         if not self._begun.acquire(timeout=patience) and self._claim.acquire(blocking=False):
             raise RuntimeError("a new thread made no step: the machine has no memory left, or is overloaded")
 
     def is_alive(self) -> bool:
-        """Return whether the work was begun and has not ended."""
+        """Return whether the work has begun and has not ended."""
         return self._runs.locked()
 
     def join(self, seconds: float) -> None:
@@ -43,7 +43,7 @@ class Background:
             self._runs.release()
 
     def _run(self) -> None:
-        # Nothing here asks for memory until the lock is held that is released whatever the work raises.
+        # No memory is allocated here before the lock is held, which is released whatever the work raises.
         if not self._claim.acquire(blocking=False):
             return
         self._runs.acquire()

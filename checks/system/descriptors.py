@@ -1,7 +1,7 @@
-"""File descriptors: enough of them at the start, and a warning before they run out.
+"""File descriptors: a sufficient number at the start, and a warning before they run out.
 
-Whatever fails for want of a descriptor fails with words of its own (a database, a port, a child); this module names the
-cause. A service of systemd has 1024 of them unless LimitNOFILE says otherwise (systemd.exec(5)).
+Every part that lacks a descriptor fails with its own message (a database, a port, a child); this module names the
+cause. systemd gives a service 1024 of them unless LimitNOFILE is set (systemd.exec(5)).
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from pathlib import Path
 from nodevet.checks.core.errors import ConfigurationError
 
 NEEDED = 64
-"""With fewer the agent does not start: six for each reader, sixteen connections, database, log and sockets."""
+"""Minimum for a start: six for each reader, sixteen connections, database, log and sockets."""
 
 WANTED = 1024
-"""A load takes six for each device, and callers of the socket one each."""
+"""The soft limit to raise to: a load takes six for each device, and each client of the socket takes one."""
 
 SPARE = 8
-"""With fewer free ones the next child or connection may fail: a reader that starts takes eight for a moment."""
+"""Minimum of free ones, below which the next child or connection may fail: a starting reader takes eight briefly."""
 
 
 def raise_descriptor_limit() -> None:
-    """Raise the soft limit of this process as far as it needs and may. Raises ConfigurationError where that is too low.
+    """Raise the soft limit of this process up to WANTED. Raises ConfigurationError where the limit is below NEEDED.
 
-    Children inherit it; only ``select`` cannot count above 1024, and nothing of ours uses it on many files.
+    Children inherit it; only ``select`` fails above 1024, and nodevet uses it on few files.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     ceiling = WANTED if hard == resource.RLIM_INFINITY else min(WANTED, hard)
@@ -40,15 +40,15 @@ def raise_descriptor_limit() -> None:
 
 
 def descriptor_trouble(root: Path = Path("/proc/self/fd")) -> str:
-    """Return what to do about descriptors that are about to run out; empty while there are enough."""
+    """Return the remedy where descriptors are about to run out; empty while there are enough."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if limit == resource.RLIM_INFINITY:
         return ""
     try:
-        used = sum(1 for _ in root.iterdir()) - 1  # without the one that lists them
+        used = sum(1 for _ in root.iterdir()) - 1  # without the descriptor that lists them
     except OSError as error:
         if error.errno not in (errno.EMFILE, errno.ENFILE):
-            return ""  # without /proc nobody can tell
+            return ""  # unknown without /proc
         used = limit
     if limit - used >= SPARE:
         return ""

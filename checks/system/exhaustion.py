@@ -1,4 +1,4 @@
-"""What the machine may lack when a caller comes, a library is loaded or a reader works, and what to do about it."""
+"""Resources that the machine may lack for a connection, a library or a reader, with the remedy for each."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import errno
 import re
 
 EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
-"""What accept(2) says where the caller stays in the queue: no descriptor is free, or no memory."""
+"""Errors of accept(2) that leave the client in the queue: no descriptor is free, or no memory."""
 
 EXHAUSTED_SECONDS = 0.5
-"""How long nobody is let in after that: who waits would wake the loop all the time."""
+"""Pause in accepting after such an error: a waiting client would wake the loop all the time."""
 
 _WANTS = (
     ("too many open files in system", "descriptors", "raise fs.file-max"),
@@ -19,22 +19,22 @@ _WANTS = (
     ("cannot be started: resource temporarily unavailable", "processes", "raise TasksMax of the agent's unit"),
     ("no space left on device|disk quota exceeded", "room on a disk", "see df -h and df -i, or its quota"),
 )
-"""The words of errno(3) and of Python for a want, what is wanted, and what to do. The loader of libraries (dlopen(3))
-tells the cause by its text alone."""
+"""Error texts of errno(3) and of Python, the missing resource, and the remedy. The loader of libraries (dlopen(3))
+reports the cause only in its text."""
 
 
 def next_step(error: str, otherwise: str) -> str:
-    """Return what to do about *error* of what is loaded: *otherwise*, unless the machine lacks room for it."""
-    return next((step for _, step in _told(error)), otherwise)
+    """Return the remedy for *error* of a load: *otherwise*, unless the machine lacks a resource for it."""
+    return next((step for _, step in _matching_wants(error)), otherwise)
 
 
 def for_want(error: str) -> str:
-    """Return what the *error* of a reader's work tells a want of, and what to do; empty where it tells of none.
+    """Return the missing resource that the *error* of a reader's work reports, with the remedy; empty without one.
 
-    Such an error is no bug, and no fault of a driver.
+    Such an error is no bug, and no driver fault.
     """
-    return next((f"for want of {lacks}: {step}" for lacks, step in _told(error)), "")
+    return next((f"for want of {lacks}: {step}" for lacks, step in _matching_wants(error)), "")
 
 
-def _told(error: str) -> list[tuple[str, str]]:
-    return [(lacks, step) for words, lacks, step in _WANTS if re.search(words, error, re.IGNORECASE)]
+def _matching_wants(error: str) -> list[tuple[str, str]]:
+    return [(lacks, step) for pattern, lacks, step in _WANTS if re.search(pattern, error, re.IGNORECASE)]

@@ -1,7 +1,7 @@
-"""Small files: replaced whole, and opened where somebody else could have placed them.
+"""Small files: replaced atomically, and opened safely where another user could have placed them.
 
-Every file that nodevet writes for somebody else to read is replaced here: state file, mirror, markers, memory. A
-reader, or a start after a crash, finds the old one or the new one.
+Every file that nodevet writes for other readers is replaced here: state file, mirror, markers, memory. A reader, or a
+start after a crash, finds the old content or the new one.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from pathlib import Path
 from nodevet.checks.core.errors import StoreError
 
 _LINKS_AT_MOST = 40
-"""As many as the kernel follows: path_resolution(7)."""
+"""The kernel's own maximum: path_resolution(7)."""
 
 
 def replace(path: Path, content: bytes, *, mode: int = 0o640) -> None:
-    """Replace *path* by *content* with *mode* in one step; both file and name are on the disk when that returns.
+    """Replace *path* by *content* with *mode* atomically; file and name are on the disk on return.
 
-    Raises OSError where it cannot be written, or where *path* is a symbolic link (ELOOP), which might lead a root
-    process anywhere; what was there before is then untouched.
+    Raises OSError where it cannot be written, or where *path* is a symbolic link (ELOOP), which could redirect a root
+    process to any file; the old content is then untouched.
     """
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -38,7 +38,7 @@ def replace(path: Path, content: bytes, *, mode: int = 0o640) -> None:
 def replace_file(path: Path, content: bytes) -> None:
     """Replace the file at *path* by *content*, atomically and durably.
 
-    Raises StoreError where it cannot be written; what was there before is then untouched.
+    Raises StoreError where it cannot be written; the old content is then untouched.
     """
     try:
         replace(path, content)
@@ -48,9 +48,9 @@ def replace_file(path: Path, content: bytes) -> None:
 
 @contextmanager
 def opened(path: Path, *, follow: bool = False) -> Iterator[tuple[int, os.stat_result]]:
-    """Yield a descriptor to read *path* from, and what it is: a pipe without a writer is not waited for.
+    """Yield a descriptor to read *path* from, and its status: a pipe without a writer does not block.
 
-    A symbolic link is opened only where *follow*, for a path that a person chose. Raises OSError.
+    A symbolic link is opened only with *follow*, for a path that a person chose. Raises OSError.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW))
     try:
@@ -60,7 +60,7 @@ def opened(path: Path, *, follow: bool = False) -> Iterator[tuple[int, os.stat_r
 
 
 def read_trusted(path: Path, most_bytes: int) -> bytes:
-    """Return what the file at *path* holds. Raises OSError, also where it is not a plain file of ours or of root's."""
+    """Return the content of *path*. Raises OSError, also where it is no plain file of this user or root."""
     with opened(path) as (descriptor, status):
         if not stat.S_ISREG(status.st_mode) or status.st_uid not in (0, os.geteuid()):
             raise OSError(errno.EPERM, f"not a file of uid {os.geteuid()} or root", str(path))
@@ -71,12 +71,12 @@ def read_trusted(path: Path, most_bytes: int) -> bytes:
 
 
 def temporary_name(name: str) -> str:
-    """Return the name beside *name* under which its next content is written."""
+    """Return the name of the temporary file beside *name* for its next content."""
     return f".{name}.new"
 
 
 def file_identity(path: Path) -> tuple[int, int] | None:
-    """Return what tells the file at *path* from one that takes its place; None where there is none."""
+    """Return device and inode of *path*, which a replacement does not share; None where there is no file."""
     try:
         status = path.lstat()
     except OSError:
@@ -87,8 +87,8 @@ def file_identity(path: Path) -> tuple[int, int] | None:
 def foreign_link(path: Path) -> Path | None:
     """Return the first symbolic link on the way to *path* that another user made, and that must not be followed.
 
-    Root follows none of another user. Others follow as fs.protected_symlinks has it (Linux
-    Documentation/admin-guide/sysctl/fs.rst): not in a folder such as /tmp that anybody may write. Raises OSError.
+    Root follows no link of another user. Other users follow the rule of fs.protected_symlinks (Linux
+    Documentation/admin-guide/sysctl/fs.rst): no link in a world-writable folder such as /tmp. Raises OSError.
     """
     at, left, followed = Path("/"), list(path.absolute().parts[1:]), 0
     while left:
@@ -130,7 +130,7 @@ def _is_link(name: str, folder: int) -> bool:
 
 def _write_beside(name: str, content: bytes, folder: int, mode: int) -> None:
     temporary = temporary_name(name)
-    _remove(temporary, folder)  # left by a writer that was killed; exclusive creation never opens what lies there
+    _remove(temporary, folder)  # left by a killed writer; exclusive creation never opens an existing file
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(temporary, flags, mode, dir_fd=folder)
     try:

@@ -1,4 +1,4 @@
-"""The node lock: one reader of the devices at a time, because some counters clear when they are read."""
+"""The node lock: one reader of the devices at a time, because reading clears some counters."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LOCK_NAME = "node.lock"
 
 
 class NodeLock:
-    """The lock, held until ``release`` or until the process ends, however it ends."""
+    """The lock, held until ``release`` or until the process ends in any way."""
 
     def __init__(self, path: Path, descriptor: int, purpose: str) -> None:
         """Take over the locked *descriptor* of *path*."""
@@ -23,9 +23,9 @@ class NodeLock:
         self._purpose = purpose
 
     def restore(self) -> None:
-        """Take the lock anew where its file was removed or replaced: another process could take it too.
+        """Take the lock again where its file was removed or replaced: another process could take the new one too.
 
-        Raises BusyError where one has, and StoreError; this lock is then held as before.
+        Raises BusyError where one has, and StoreError; this lock then stays held.
         """
         if self._descriptor is None or _is_same(self.path, self._descriptor):
             return
@@ -34,7 +34,7 @@ class NodeLock:
         self._descriptor, fresh._descriptor = fresh._descriptor, None
 
     def release(self) -> None:
-        """Let the next one in. May be called twice."""
+        """Release the lock for the next process. May be called twice."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
@@ -49,7 +49,7 @@ class NodeLock:
 
 
 def acquire_node_lock(runtime_directory: Path, purpose: str = "nodevet") -> NodeLock:
-    """Take the lock in *runtime_directory* at once, noting our pid and *purpose* for whoever comes second.
+    """Take the lock in *runtime_directory* at once, and write our pid and *purpose* for the next process to report.
 
     Raises BusyError naming the holder's pid and purpose, and StoreError when the directory cannot be written.
     """
@@ -76,13 +76,13 @@ def acquire_node_lock(runtime_directory: Path, purpose: str = "nodevet") -> Node
 
 
 def open_lock_file(path: Path) -> int:
-    """Return a descriptor of the lock file *path*, made where absent. Raises OSError.
+    """Return a descriptor of the lock file *path*, created where absent. Raises OSError.
 
-    Its owner alone may open it: whoever may read a file can lock it (flock(2)), and would keep the next agent from
-    starting for as long as he likes.
+    Only its owner may open it: any user who may read a file can lock it (flock(2)), and could keep the next agent from
+    starting as long as he likes.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    with suppress(OSError):  # one that another user made
+    with suppress(OSError):  # a file of another user
         os.fchmod(descriptor, 0o600)  # an earlier version let the group read it
     return descriptor
 
@@ -95,6 +95,6 @@ def _is_same(path: Path, descriptor: int) -> bool:
 
 
 def _holder(descriptor: int) -> str:
-    # The holder writes its name right after it gets the lock: for a moment the line may be an old one or none.
+    # The holder writes its name right after it gets the lock: for a moment the line may be old or empty.
     pid, _, purpose = os.pread(descriptor, 200, 0).decode("utf-8", "replace").strip().partition(" ")
     return f"{purpose or 'a process'} (pid {pid})" if pid.isdecimal() else "another process"

@@ -1,8 +1,8 @@
-"""A program in a session of its own: started, followed for a bounded time, and ended with all that it started.
+"""Programs in their own session: started, followed for a limited time, and ended with all their children.
 
-``Process`` is the one place that starts programs. ``ipc.child_process`` supervises one that speaks our protocol, and
-``Runner`` runs one to its end. A program is told to end before it is killed. One that cannot be killed, because it
-sits in a driver in state D, is left alone, and no second one is started beside it.
+``Process`` is the only place that starts programs. ``ipc.child_process`` supervises a child that speaks our protocol,
+``Runner`` runs a program to its end. A program gets SIGTERM before SIGKILL. A program that cannot be killed, because
+it sits in a driver in state D, is left alone, and no second one is started beside it.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from nodevet.checks.core.guard import printable
 __all__ = ["DEVNULL", "PIPE"]
 
 MAXIMUM_BYTES = 4 << 20
-"""Sixteen devices with every quantity on every part need a tenth of it."""
+"""Ten times the output of sixteen devices with every quantity on every part."""
 
 GRACE_SECONDS = 0.1
-"""Between SIGTERM and SIGKILL, and after it."""
+"""Time from SIGTERM to SIGKILL, and from SIGKILL to giving up."""
 
 LEFT_BEHIND_SECONDS = 0.2
-"""How long the output may stay open after the program has ended."""
+"""Longest time that the output may stay open after the program has ended."""
 
 TICK_SECONDS = 0.1
-"""How soon a run sees that nobody wants it any more."""
+"""Interval in which a run polls whether its result is still wanted."""
 
 LOOK_SECONDS = 0.05
-"""How often the end of a program is looked for where the kernel has no pidfd (before 5.3)."""
+"""Poll interval for the end of a program where the kernel has no pidfd (before 5.3)."""
 
 READ_BYTES = 1 << 16
 ERROR_TAIL_BYTES = 1 << 16
@@ -47,7 +47,7 @@ SHOWN_CHARACTERS = 200
 
 
 class Exit(msgspec.Struct, frozen=True):
-    """How a process ended: the status as subprocess gives it, negative for a signal."""
+    """The end of a process: the status as subprocess gives it, negative for a signal."""
 
     status: int
 
@@ -72,7 +72,7 @@ class Exit(msgspec.Struct, frozen=True):
 
 
 class Process:
-    """One program that leads a session and a group of its own. Raises OSError where it cannot be started."""
+    """One program, leader of its own session and group. Raises OSError where it cannot be started."""
 
     def __init__(
         self,
@@ -99,39 +99,39 @@ class Process:
 
     @property
     def pid(self) -> int:
-        """Return the process id, which is that of its group too."""
+        """Return the process id, which is also that of its group."""
         return self._process.pid
 
     @property
     def stdin(self) -> IO[bytes]:
-        """Return its standard input, which was asked for as a pipe."""
+        """Return its standard input, which was opened as a pipe."""
         assert self._process.stdin is not None
         return self._process.stdin
 
     @property
     def stdout(self) -> IO[bytes]:
-        """Return its standard output, which was asked for as a pipe."""
+        """Return its standard output, which was opened as a pipe."""
         assert self._process.stdout is not None
         return self._process.stdout
 
     @property
     def stderr(self) -> IO[bytes]:
-        """Return its standard error, which was asked for as a pipe."""
+        """Return its standard error, which was opened as a pipe."""
         assert self._process.stderr is not None
         return self._process.stderr
 
     @property
     def is_reaped(self) -> bool:
-        """Return whether its end was taken note of: its id may be that of another process by now."""
+        """Return whether it was reaped: its id may belong to another process by now."""
         return self._process.returncode is not None
 
     def ended(self) -> Exit | None:
-        """Return how it ended, or None while it runs. It is not reaped, so that its id stays its own."""
+        """Return its end, or None while it runs. It is not reaped, so that its id is not used again."""
         if self._process.returncode is not None:
             return Exit(self._process.returncode)
         try:
             found = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        except ChildProcessError:  # something else in this process waited for it: how it ended is lost
+        except ChildProcessError:  # other code in this process waited for it: its status is lost
             return Exit(self._process.wait())
         if found is None:
             return None
@@ -144,13 +144,13 @@ class Process:
                 os.killpg(self.pid, number)
 
     def reap(self) -> Exit:
-        """Take note of the end of a process that has ended; what it left behind in its group is killed before."""
+        """Reap a process that has ended; processes left in its group are killed before."""
         self.signal(signal.SIGKILL)
         self.close()
         return Exit(self._process.wait())
 
     def end(self, terminate_seconds: float = GRACE_SECONDS, kill_seconds: float = GRACE_SECONDS) -> bool:
-        """End it and all of its group, asked to for *terminate_seconds* before; return whether it is gone."""
+        """End it and its group: SIGTERM, after *terminate_seconds* SIGKILL; return whether it has ended."""
         for number, seconds in ((signal.SIGTERM, terminate_seconds), (signal.SIGKILL, kill_seconds)):
             if self.ended() is None and seconds > 0:
                 self.signal(number)
@@ -162,7 +162,7 @@ class Process:
         return is_gone
 
     def close(self) -> None:
-        """Let go of its pipes, whoever still writes into them."""
+        """Close its pipes, even while another process writes to them."""
         for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
             if pipe is not None:
                 with contextlib.suppress(OSError):
@@ -175,7 +175,7 @@ class Process:
 
 
 class RunFailure(enum.Enum):
-    """RunFailure a run gave nothing that can be used."""
+    """The reasons why a run has no usable result."""
 
     FAILED = "failed"
     LATE = "late"
@@ -186,16 +186,16 @@ class RunFailure(enum.Enum):
 
 
 class RunError(NodevetError):
-    """A run gave nothing that can be used: its kind, and the message for people, without a subject."""
+    """A run without a usable result: its kind, and the message for people, without a subject."""
 
     def __init__(self, failure: RunFailure, message: str, pid: int) -> None:
-        """Tell of a *failure* of the process *pid*."""
+        """Report a *failure* of the process *pid*."""
         super().__init__(message)
         self.failure, self.pid = failure, pid
 
 
 class Done(msgspec.Struct, frozen=True):
-    """What a program gave that has ended: its end, its output, and the last of its standard error."""
+    """The result of a program that has ended: its status, its output, and the end of its standard error."""
 
     pid: int
     exit: Exit
@@ -215,7 +215,7 @@ class Done(msgspec.Struct, frozen=True):
 
 
 class Runner:
-    """Runs programs one after the other, each within its time. Whatever a program does, a run returns or raises."""
+    """Runs programs one after the other, each within its time limit: every run returns or raises."""
 
     def __init__(
         self,
@@ -228,8 +228,8 @@ class Runner:
     ) -> None:
         """Run nothing yet.
 
-        *grace_seconds* pass from SIGTERM to SIGKILL, and after it. Where *take* is given it gets the output piece by
-        piece, however much that is, and none is kept. A run ends soon after *is_wanted* says no.
+        *grace_seconds* is the time from SIGTERM to SIGKILL, and the wait after SIGKILL. *take* receives the output
+        piece by piece without a size limit, and none is kept. A run ends soon after *is_wanted* returns False.
         """
         self.grace_seconds = grace_seconds
         self.left_behind_seconds = left_behind_seconds
@@ -241,9 +241,9 @@ class Runner:
     def run(self, argv: Sequence[str], timeout_seconds: float, environment: Mapping[str, str] | None = None) -> Done:
         """Run *argv* until it has ended and closed its output, for at most *timeout_seconds*.
 
-        Raises OSError where it cannot be started, and RunError where it did not end, or could not be listened to.
+        Raises OSError where it cannot be started, and RunError where it did not end or its output could not be read.
         """
-        self._look_for_stuck()
+        self._refuse_while_stuck()
         process = Process(argv, stdout=PIPE, stderr=PIPE, environment=environment)
         try:
             return _Run(process, self).follow(timeout_seconds)
@@ -251,7 +251,7 @@ class Runner:
             if not process.end(self.grace_seconds, self.grace_seconds):
                 self._stuck = process
 
-    def _look_for_stuck(self) -> None:
+    def _refuse_while_stuck(self) -> None:
         if self._stuck is None:
             return
         if self._stuck.ended() is None:
@@ -263,7 +263,7 @@ class Runner:
 
 
 class _Run:
-    """One run that goes on."""
+    """One run in progress."""
 
     def __init__(self, process: Process, runner: Runner) -> None:
         self._process = process
@@ -278,14 +278,14 @@ class _Run:
             self._poll.register(descriptor, select.POLLIN)
 
     def follow(self, timeout_seconds: float) -> Done:
-        """Take what it prints until it has ended and closed its output; else raise RunError."""
+        """Read its output until it has ended and closed it. Raises RunError."""
         with contextlib.ExitStack() as cleanup:
             tick = self._watch_end(cleanup)
             ended = self._read_all(timeout_seconds, tick)
         return Done(self._process.pid, ended, bytes(self._output), bytes(self._errors))
 
     def _watch_end(self, cleanup: contextlib.ExitStack) -> float:
-        """Have the end of the process wake the poll; return the seconds after which to look anyway."""
+        """Let the end of the process wake the poll; return the seconds after which to poll anyway."""
         try:
             descriptor = os.pidfd_open(self._process.pid)
         except OSError:
@@ -318,12 +318,12 @@ class _Run:
             self._take(min(tick, deadline - now))
 
     def _take(self, seconds: float) -> None:
-        """Wait at most *seconds* for what comes, and keep it."""
+        """Wait at most *seconds* for output, and keep it."""
         for descriptor, _ in self._poll.poll(seconds * 1000):
             if descriptor in self._streams:
                 self._read(descriptor)
             else:
-                self._poll.unregister(descriptor)  # the pidfd of what has ended is ready for ever
+                self._poll.unregister(descriptor)  # the pidfd of an ended process stays ready for ever
 
     def _read(self, descriptor: int) -> None:
         data = os.read(descriptor, READ_BYTES)
@@ -363,5 +363,5 @@ def _last_line(errors: bytes | bytearray) -> str:
 
 
 def python_module(module: str) -> tuple[str, ...]:
-    """Return the command that runs *module* of ours, out of reach of PYTHONPATH and the working directory."""
+    """Return the command that runs our *module*, without PYTHONPATH and the working directory on its path."""
     return (sys.executable, "-I", "-m", module)

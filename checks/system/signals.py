@@ -1,4 +1,4 @@
-"""Signals as events of the main loop's selector, so that a handler never interrupts anything."""
+"""Signals as events of the main loop's selector, so that a handler never interrupts other code."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def ending() -> tuple[signal.Signals, ...]:
-    """Return the signals that end a load: not SIGHUP where whoever started it has that ignored, as nohup(1) does.
+    """Return the signals that end a load: without SIGHUP where it was ignored at the start, as by nohup(1).
 
-    What runs for days outlives the terminal that it was started from.
+    A load that runs for days outlives the terminal that started it.
     """
     outlives = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     return tuple(number for number in HANDLED if number is not signal.SIGHUP or not outlives)
 
 
 def begin_undisposed() -> None:
-    """Undo what a process inherits of its starter's signals and what would make ours useless; children inherit it too.
+    """Reset inherited signal settings that would make ours useless; children inherit the result.
 
-    Where SIGCHLD is ignored the kernel tells nobody how a child ended, and a signal that is blocked ends nothing
-    (execve(2), waitpid(2)). SIGHUP that nohup(1) ignores stays so, and ends no load (``ending``).
+    Where SIGCHLD is ignored the kernel reports no child's status, and a blocked signal ends nothing (execve(2),
+    waitpid(2)). SIGHUP that nohup(1) ignores stays ignored, and ends no load (``ending``).
     """
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
@@ -41,14 +41,14 @@ class SignalPipe:
         handler: Callable[[int], None],
         numbers: tuple[signal.Signals, ...] = HANDLED,
     ) -> None:
-        """Prepare for *numbers* of these; ``with`` installs and removes."""
+        """Prepare for *numbers*; ``with`` installs and removes the handlers."""
         self._selector = selector
         self._handler = handler
         self._numbers = numbers
         self._came: set[int] = set()
 
     def __enter__(self) -> Self:
-        """Take over the signals. Main thread only."""
+        """Install the handlers. Main thread only."""
         self._receiver, self._sender = socket.socketpair()
         for end in (self._receiver, self._sender):
             end.setblocking(False)
@@ -67,13 +67,13 @@ class SignalPipe:
         self._sender.close()
 
     def _note(self, number: int, _frame: FrameType | None) -> bool:
-        """Return whether the process is to end: code of a site at work is interrupted then (checks/core/overrun.py)."""
-        # The descriptor alone does not tell: it is full once a signal came hundreds of times within a turn of the loop.
+        """Return whether the process is to end: site code in progress is interrupted then (checks/core/overrun.py)."""
+        # The descriptor alone is not enough: it is full after hundreds of signals within one turn of the loop.
         self._came.add(number)
         return number != signal.SIGHUP
 
     def _ready(self, _mask: int) -> None:
-        """Handle what came since the last turn, each signal once, those that end first."""
+        """Handle the signals since the last turn, each once, ending ones first."""
         with suppress(BlockingIOError):
             while numbers := self._receiver.recv(4096):
                 self._came.update(numbers)
@@ -84,23 +84,23 @@ class SignalPipe:
 
 
 class PassedBy:
-    """How many signals were let pass by."""
+    """Number of signals that were ignored."""
 
     def __init__(self) -> None:
-        """Begin with none."""
+        """Start at 0."""
         self.count = 0
 
     def note(self, _number: int, _frame: FrameType | None) -> None:
-        """Count a signal, as its handler."""
+        """Count a signal; installed as its handler."""
         self.count += 1
 
 
 @contextmanager
 def undisturbed() -> Iterator[PassedBy]:
-    """Let SIGTERM, SIGINT and SIGHUP pass by: what was measured for hours is judged and kept before the end.
+    """Ignore SIGTERM, SIGINT and SIGHUP: hours of measurements are judged and stored before the end.
 
-    They are counted, so that what waits for somebody else may wait less. A handler of our own, because a child would
-    inherit that a signal is ignored. Main thread only.
+    The signals are counted, so that waits may be shortened. A handler is installed, because a child would inherit an
+    ignored signal. Main thread only.
     """
     passed = PassedBy()
     before = {number: signal.signal(number, passed.note) for number in ending()}
@@ -113,7 +113,7 @@ def undisturbed() -> Iterator[PassedBy]:
 
 @contextmanager
 def interrupting() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP end what runs as Ctrl-C does, so that it is cleaned up after. Main thread only."""
+    """Let SIGTERM and SIGHUP interrupt the work as Ctrl-C does, so that its cleanup runs. Main thread only."""
     numbers = [number for number in ending() if number is not signal.SIGINT]
     before = {number: signal.signal(number, _interrupt) for number in numbers}
     try:

@@ -1,7 +1,7 @@
-"""Threads: enough of them at the start, or a refusal that names the cause.
+"""Threads: a sufficient number at the start, or a refusal that names the cause.
 
-A user may have only so many (RLIMIT_NPROC counts threads, also those of other processes), and so may a service
-(TasksMax of systemd.resource-control(5)). What fails for want of one later is tried again; the start is refused whole.
+The number of threads is limited per user (RLIMIT_NPROC, which counts all processes) and per service (TasksMax of
+systemd.resource-control(5)). Later failures for lack of a thread are retried; the start is refused as a whole.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from .background import START_SECONDS, Background
 from .procfs import memory_limit
 
 NEEDED = 8
-"""One each writes log, state file and database and accepts connections; a reader is a process with three."""
+"""One each for log, state file, database and incoming connections; a reader is a process with three."""
 
 
 def prove_threads(start: Callable[[Background], None] = Background.start) -> None:
-    """Start as many threads as the agent needs at once, and end them. Raises BusyError where one is refused."""
+    """Start the threads that the agent needs at the same time, and end them. Raises BusyError where one is refused."""
     done = threading.Event()
     begun: list[Background] = []
     try:
@@ -39,7 +39,7 @@ def prove_threads(start: Callable[[Background], None] = Background.start) -> Non
 
 
 def _remedy() -> str:
-    """Return what to do. The stack of a thread is memory too: a limit on that is told first, where there is one."""
+    """Return the remedy. A thread's stack is memory too: a memory limit is reported first, where there is one."""
     usual = "raise LimitNPROC and TasksMax of the unit, or ulimit -u of the shell, or end other processes of this user"
     limit = memory_limit(os.getpid())
     return f"remove {limit} (LimitAS or LimitDATA of the unit, ulimit -v or -d); else {usual}" if limit else usual

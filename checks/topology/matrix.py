@@ -1,8 +1,8 @@
-"""How the GPUs and network adapters of a node are connected, and how that differs from what is expected.
+"""The connections between the GPUs and network adapters of a node, and their differences from the expected ones.
 
-Reads the text of ``nvidia-smi topo -m`` as it is printed, saved or pasted: cells separated by tabs or aligned with
-blanks, a header that a terminal wrapped or coloured, adapters named in the header or in a legend below. A cell that
-cannot be told for sure is None, never a guess.
+Reads the text of ``nvidia-smi topo -m`` as printed, saved or pasted: cells separated by tabs or aligned with blanks, a
+header that a terminal wrapped or coloured, adapters named in the header or in a legend below. An ambiguous cell is
+None, never a guess.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ SELF = "X"
 
 _LINK = re.compile(r"X|NV\d{1,3}|PIX|PXB|PHB|NODE|SYS|SOC|PSB|C2C")
 _PEER_TO_PEER = frozenset({"OK", "CNS", "GNS", "TNS", "NS", "DR", "U", "CNSX"})
-"""Cells of ``nvidia-smi topo -p2p``, which looks alike but tells capabilities, not connections."""
+"""Cells of ``nvidia-smi topo -p2p``, which has the same layout but shows capabilities, not connections."""
 
 _CLOSENESS = ("SYS", "SOC", "NODE", "PHB", "PXB", "PSB", "PIX")
-"""From far to near, as the legend of nvidia-smi explains them; SOC is the older word for SYS. Any NVLink is nearer."""
+"""From far to near, by the legend of nvidia-smi; SOC is the former name of SYS. Any NVLink is nearer."""
 
 _XGMI = re.compile(r"XGMI(\d*)")
-"""A link of AMD devices, and over how many it goes where it is not a direct one."""
+"""A link of AMD devices, with the number of hops where it is not direct."""
 _MOST_LINKS = 99
 
 _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\([AB0]|\^\[\[[0-9;]*[A-Za-z]|\^\[\([AB0]|\[\d{0,2}(?:;\d{1,3})*m")
-"""Colours and underlines, also as text and with the escape itself lost, as web pages and issue trackers show them."""
+"""Colours and underlines, also as text and with the escape character lost, as on web pages and issue trackers."""
 _COLUMN = re.compile(r"CPU\s+Affinity|NUMA\s+Affinity|GPU\s+NUMA\s+ID|\S+", re.IGNORECASE)
 _GPU = re.compile(r"GPU\d+")
 _LEGEND_ENTRY = re.compile(r"\s*(?P<nic>NIC\d+)\s*:\s*(?P<name>\S+)\s*")
@@ -51,9 +51,9 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True):
     """The connections of a node.
 
     ``matrix[i][j]`` is the connection of GPU i to GPU j as printed, ``X`` for itself. ``nic_to_gpu[n][i]`` is that of
-    adapter n to GPU i; None as a whole where the columns cannot be told apart. The affinities are by GPU, ``""`` where
-    the cell is empty; None as a whole where there is no such column or no row of it can be read. ``problems`` tells
-    in words what could not be read.
+    adapter n to GPU i; None as a whole where the columns are ambiguous. The affinities are by GPU, ``""`` where the
+    cell is empty; None as a whole where there is no such column or no row of it can be read. ``problems`` describes
+    what could not be read.
     """
 
     gpus: tuple[str, ...]
@@ -68,10 +68,10 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """One thing that is not as expected. ``worse`` is None where two values have no order.
+    """One difference from the expected topology. ``worse`` is None where two values have no order.
 
     ``kind`` is ``gpu``, ``link``, ``nic``, ``nic_link``, ``cpu_affinity`` or ``numa_affinity``; ``second`` is empty
-    where only one device is concerned. ``actual`` is None for what is absent or could not be read.
+    where only one device is affected. ``actual`` is None for an absent or unreadable value.
     """
 
     kind: str
@@ -83,20 +83,20 @@ class Difference(msgspec.Struct, frozen=True):
 
     @property
     def message(self) -> str:
-        """Return the difference in words."""
+        """Return the difference as text."""
         where = f"{self.first} to {self.second}" if self.second else self.first
         return f"{where}: {self.kind.replace('_', ' ')} is {_said(self.actual)}, expected {_said(self.expected)}"
 
 
 class _Row(msgspec.Struct):
-    """A row as read: its link cells, and its affinities where they could be told apart from the rest."""
+    """A parsed row: its link cells, and its affinities where they could be separated."""
 
     links: list[str | None]
     affinities: list[str] | None
 
 
 def parse_topology(text: str) -> Topology:
-    """Return what *text*, the output of ``nvidia-smi topo -m``, says. Raise UsageError where it holds no matrix."""
+    """Return the topology in *text*, the output of ``nvidia-smi topo -m``. Raises UsageError without a matrix."""
     lines = _plain_lines(text)
     start, columns, width = _find_header(lines)
     links = [name for name in columns if name not in _AFFINITIES]
@@ -126,7 +126,7 @@ def to_json(topology: Topology) -> dict[str, Any]:
 
 
 def asymmetries(topology: Topology) -> tuple[Difference, ...]:
-    """Return the pairs of GPUs that say one thing in one direction and another in the other."""
+    """Return the pairs of GPUs with different connections in the two directions."""
     return tuple(
         Difference("link", topology.gpus[j], topology.gpus[i], back, there, _worse(back, there))
         for i, j in _pairs(len(topology.gpus))
@@ -137,9 +137,9 @@ def asymmetries(topology: Topology) -> tuple[Difference, ...]:
 
 
 def compare(actual: Topology, expected: Topology) -> tuple[Difference, ...]:
-    """Return where *actual* differs from *expected*, worst kind of trouble first: GPUs, links, adapters, affinity.
+    """Return the differences of *actual* from *expected*, worst kind first: GPUs, links, adapters, affinity.
 
-    A cell that could not be read in *actual* is a difference; one that *expected* does not know is not compared.
+    An unreadable cell in *actual* is a difference; an unknown one in *expected* is not compared.
     """
     return (
         *_gpu_differences(actual, expected),
@@ -151,7 +151,7 @@ def compare(actual: Topology, expected: Topology) -> tuple[Difference, ...]:
 
 
 def render_table(topology: Topology) -> str:
-    """Return *topology* as aligned plain text for a terminal, with adapters by their legend's names."""
+    """Return *topology* as an aligned plain text table, with adapters by their names in the legend."""
     names = [topology.nic_legend.get(nic, nic) for nic in topology.nics]
     columns = [
         ("CPU affinity", topology.cpu_affinity),
@@ -169,7 +169,7 @@ def render_table(topology: Topology) -> str:
 
 
 def _plain_lines(text: str) -> list[str]:
-    """Return the lines without colours and without what a mail, a table or a tool put before and between the cells."""
+    """Return the lines without colours and without the prefixes and separators of a mail, a table or a tool."""
     if "\\nGPU0" in text:
         for escape, character in _ESCAPED:
             text = text.replace(escape, character)
@@ -177,7 +177,7 @@ def _plain_lines(text: str) -> list[str]:
     first = _FIRST_ROW.search(text)
     prefix = first["prefix"] if first else ""
     if prefix.strip() and prefix.strip() != "|":
-        # Times and line numbers differ from line to line.
+        # Times and line numbers vary between lines.
         varying = re.sub(r"\d+", lambda _: r"\d+", re.escape(prefix.rstrip()))
         text = re.sub(rf"^{varying} ?", "", text, flags=re.MULTILINE)
     return [_plain_line(line.rstrip("\r")) for line in text.split("\n")]
@@ -192,7 +192,7 @@ def _plain_line(line: str) -> str:
 
 
 def _find_header(lines: Sequence[str]) -> tuple[int, list[str], int]:
-    """Return the index of the first line behind the header, the columns, and the width at which it was wrapped or 0."""
+    """Return the index of the first line after the header, the columns, and the width of wrapping, 0 without it."""
     for index, line in enumerate(lines):
         if not _starts_header(line):
             continue
@@ -213,7 +213,7 @@ def _starts_header(line: str) -> bool:
 
 
 def _seam(line: str, following: str) -> str:
-    """Return what stood between two lines of a wrapped header: nothing where a name was cut in two, else a blank."""
+    """Return the text between two lines of a wrapped header: none where a name was cut in two, else a blank."""
     if line[-1:].isspace() or following[:1].isspace() or not line or not following:
         return " "
     whole = (_FULL_NAME.fullmatch(line.split()[-1]), _FULL_NAME.fullmatch(following.split()[0]))
@@ -221,7 +221,7 @@ def _seam(line: str, following: str) -> str:
 
 
 def _is_row(line: str) -> bool:
-    """Return whether *line* is a label followed by a cell: only a header goes on with another name."""
+    """Return whether *line* is a label followed by a cell: only a header continues with another name."""
     words = line.split()
     return len(words) > 1 and (_LINK.fullmatch(words[1]) is not None or words[1] in _PEER_TO_PEER)
 
@@ -232,9 +232,9 @@ def _column_names(line: str) -> list[str]:
 
 
 def _read_rows(lines: Sequence[str], links: list[str], affinities: list[str], width: int) -> dict[str, _Row]:
-    """Return the rows by their label, up to the first line that is neither row nor the rest of a wrapped one.
+    """Return the rows by label, up to the first line that is neither a row nor the rest of a wrapped one.
 
-    *width* is where a terminal cut the lines, through a cell or not; 0 where it is unknown.
+    *width* is the terminal width at which lines were cut, possibly within a cell; 0 where unknown.
     """
     rows: dict[str, _Row] = {}
     pending = last = ""
@@ -257,7 +257,7 @@ def _read_rows(lines: Sequence[str], links: list[str], affinities: list[str], wi
 
 
 def _continues(pending: str, words: list[str], links: int, affinities: int) -> bool:
-    """Return whether *words* are the rest of the row *pending*: cells that it still lacks, and nothing else."""
+    """Return whether *words* are the rest of the row *pending*: cells that it lacks, and nothing else."""
     have = len(pending.split()) - 1
     if not words or have >= links + affinities:
         return False
@@ -271,7 +271,7 @@ def _better(row: _Row, other: _Row) -> bool:
 
 
 def _known(row: _Row) -> tuple[int, int]:
-    """Return how many links and affinities of *row* are known."""
+    """Return the numbers of known links and affinities of *row*."""
     return sum(cell is not None for cell in row.links), sum(bool(cell) for cell in row.affinities or [])
 
 
@@ -296,7 +296,7 @@ def _read_tabbed(line: str, links: int, affinities: int) -> _Row:
         return _Row(found, None)
     filled = [cell for cell in cells[links + 1 :] if cell]
     if len(filled) == affinities:
-        # Drivers put an empty cell now before one column, now before another; nothing is missing here.
+        # Drivers put an empty cell before one column or another; nothing is missing here.
         return _Row(found, filled)
     rest = cells[links + 1 :] + [""] * affinities
     if affinities < 3:
@@ -320,7 +320,7 @@ def _read_spaced(line: str, links: int, affinities: int) -> _Row:
 
 
 def _by_tab_stops(expanded: str, last: int, affinities: int) -> list[str] | None:
-    """Return the cells of text whose tabs were turned into blanks: each cell begins at a multiple of eight."""
+    """Return the cells of text whose tabs were expanded to blanks: each cell begins at a multiple of eight."""
     position = (last // _TAB + 1) * _TAB
     cells: list[str] = []
     while position < len(expanded):
@@ -338,7 +338,7 @@ def _by_tab_stops(expanded: str, last: int, affinities: int) -> list[str] | None
 
 
 def _leading_links(cells: Sequence[str], links: int) -> list[str | None]:
-    """Return the link cells up to the first that is none: behind it no cell is in its column for sure."""
+    """Return the link cells up to the first invalid one: after it the column of a cell is uncertain."""
     found: list[str | None] = []
     for cell in cells:
         if not _LINK.fullmatch(cell) and cell not in _PEER_TO_PEER:
@@ -405,7 +405,7 @@ def _gpu_differences(actual: Topology, expected: Topology) -> Iterator[Differenc
 
 
 def _link_differences(actual: Topology, expected: Topology) -> Iterator[Difference]:
-    """Tell a pair once where both directions agree, and each direction where they do not."""
+    """Yield one difference per pair where both directions agree, and one per direction where they do not."""
     both = [gpu for gpu in expected.gpus if gpu in actual.gpus]
     for i, j in _pairs(len(both)):
         there, back = (both[i], both[j]), (both[j], both[i])
@@ -464,7 +464,7 @@ def _pairs(count: int) -> Iterator[tuple[int, int]]:
 
 
 def _worse(actual: str | None, expected: str | None) -> bool | None:
-    """Return whether *actual* is a farther connection than *expected*; a cell that cannot be read counts as worse."""
+    """Return whether *actual* is a farther connection than *expected*; an unreadable cell counts as worse."""
     if actual is None:
         return True
     ours, theirs = _closeness(actual), _closeness(expected)
@@ -472,7 +472,7 @@ def _worse(actual: str | None, expected: str | None) -> bool | None:
 
 
 def _closeness(cell: str | None) -> int | None:
-    """Return a rank that grows with closeness: more NVLinks or fewer xGMI hops are closer, PCI Express is farther."""
+    """Return a rank that increases with closeness: more NVLinks or fewer xGMI hops are closer, PCIe is farther."""
     if cell is None or cell == SELF:
         return None
     if (link := _XGMI.fullmatch(cell)) is not None:

@@ -1,12 +1,12 @@
-"""AMD SMI through the Python wrapper of the same name: how it is loaded, called and how it says no.
+"""AMD SMI through its Python wrapper: loading, calls and errors.
 
-The wrapper is made for one release of the library and binds every symbol when it is imported, so a wrapper of another
-ROCm fails there. Its answers are dictionaries; a number that the device does not have comes as the word ``N/A`` or,
-where the wrapper forgot to look, as the largest number of its type.
+The wrapper is made for one release of the library and binds every symbol on import, so a wrapper of another ROCm fails
+there. Its answers are dictionaries; a number that the device does not have is the text ``N/A`` or,
+where the wrapper does not check, the largest number of its type.
 
 A call fails in one of three ways. The library or driver is unusable: BackendError. The device or driver lacks the
-value: it is remembered as unsupported and not asked for again until the next enumeration. Or the value could not be
-had this time: denied, unavailable or error, and it is asked for again.
+value: it is stored as unsupported and not read again until the next enumeration. Or the value could not be read this
+time: denied, unavailable or error, and it is read again.
 """
 
 from __future__ import annotations
@@ -35,27 +35,27 @@ from nodevet.checks.system.exhaustion import next_step
 SUCCESS, INVALID, NOT_SUPPORTED, NOT_YET_IMPLEMENTED = 0, 1, 2, 3
 NOT_INITIALIZED, DRIVER_NOT_LOADED = 32, 34
 NO_FUNCTION, UNREADABLE, LEFT_OUT = -1, -2, -3
-"""Not of the library: this wrapper or library has no such function; the wrapper could not take the answer apart; it
-brought an earlier reader down by what users left about (reference/calls_of_users.csv)."""
+"""Codes of nodevet: this wrapper or library has no such function; the wrapper could not decode the answer; the call
+crashed an earlier reader because of files that users left (reference/calls_of_users.csv)."""
 
 UNSUPPORTED = frozenset({NO_FUNCTION, NOT_SUPPORTED, NOT_YET_IMPLEMENTED})
 DENIED = frozenset({10})
 UNAVAILABLE = frozenset({LEFT_OUT, 8, 9, 11, 15, 30, 40})
 LIBRARY_NAME = "amdsmi"
-"""Its rows of reference/driver_errors.csv, which lists the codes that are evidence against a driver or a device."""
+"""Name of its rows in reference/driver_errors.csv, the codes that are evidence against a driver or a device."""
 GONE = of_kind(LIBRARY_NAME, FailureKind.LOST)
-"""What calls on a device that fell off its bus end with. One alone may also mean that a single file is missing."""
+"""Codes of calls on a device that fell off its bus. A single one may also mean a missing file."""
 
 NO_NUMBER = "N/A"
 NO_VALUE = frozenset({0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF})
 NO_VALUE_16 = NO_VALUE | {0xFFFF}
-"""The largest numbers of their types: the library fills with them what the device does not have."""
+"""The largest numbers of their types: the library returns them for values that the device does not have."""
 
 WRAPPER_FOLDER = "share/amd_smi"
 OWN_LOCKS = "RSMI_MUTEX_THREAD_ONLY"
-"""Without this variable AMD SMI locks each board by a file in /dev/shm that every user may lock and write (mode 0777):
-who holds or damages it hangs or ends every other program in its next call (ROCm amdsmi, third_party shared_mutex.cc).
-With it a process has locks of its own; RCCL sets it too."""
+"""Without this variable AMD SMI locks each GPU by a file in /dev/shm that every user may lock and write (mode 0777):
+a user who holds or damages it hangs or ends every other program in its next call (ROCm amdsmi, third_party
+shared_mutex.cc). With it a process has its own locks; RCCL sets it too."""
 
 _SYMBOL = re.compile(r"undefined symbol: (\w+)")
 _NO_SUCH = re.compile(r"undefined symbol: |has no attribute 'amdsmi_")
@@ -64,8 +64,8 @@ _NO_SUCH = re.compile(r"undefined symbol: |has no attribute 'amdsmi_")
 class Call(msgspec.Struct, frozen=True):
     """One function of a device.
 
-    ``arguments`` name members of the wrapper's enumerations, such as ``AmdSmiClkType.GFX``. ``take`` turns
-    the answer into the quantity's unit, or into None where the device says that it has none.
+    ``arguments`` name members of the wrapper's enumerations, such as ``AmdSmiClkType.GFX``. ``take`` converts
+    the answer to the quantity's unit, or to None where the device has no value.
     """
 
     symbol: str
@@ -74,9 +74,9 @@ class Call(msgspec.Struct, frozen=True):
 
 
 class Item(msgspec.Struct, frozen=True):
-    """One reading and where it comes from: the first of *sources* that the device supports.
+    """One reading and its sources, of which the first that the device supports is used.
 
-    An ``optional`` item that is not supported is left out instead of reported: most devices lack what it stands for.
+    An ``optional`` item that is not supported is omitted instead of reported: most devices lack its subject.
     """
 
     quantity: str
@@ -86,27 +86,27 @@ class Item(msgspec.Struct, frozen=True):
 
 
 class Target:
-    """One device as the library sees it: its handle, and the words that name it while a call is under way."""
+    """One device of the library: its handle, and its label in the progress line of a call."""
 
     def __init__(self, handle: Any, label: str) -> None:
-        """Keep *handle* under the name *label*."""
+        """Store *handle* under the name *label*."""
         self.handle = handle
         self.label = label
 
     def text(self, symbol: str) -> str:
-        """Return what is called on what."""
+        """Return the text for a call of *symbol* on this device."""
         return f"{symbol} on {self.label}"
 
 
 class Library:
-    """The loaded wrapper. Every call notes first what it is about to do, because it may never return."""
+    """The loaded wrapper. Every call is first written to the progress line, because it may never return."""
 
     def __init__(self, module: Any, progress: Progress) -> None:
         """Take over the module ``amdsmi``; nothing is called yet."""
         self.module = module
         self.left_out: frozenset[str] = frozenset()
         self.failures = 0
-        """How many questions of ``optional`` found no answer that another time may bring."""
+        """Number of ``optional`` calls without an answer that a later call may return."""
         self._progress = progress
         self._refused: type[Exception] = module.AmdSmiLibraryException
 
@@ -115,7 +115,7 @@ class Library:
     ) -> tuple[int, Any]:
         """Call *symbol* and return AMD SMI's code and the answer, which is None unless the code is SUCCESS.
 
-        Whatever else the wrapper raises costs this answer alone, except what is *expected*.
+        Any other exception of the wrapper costs only this answer, except those in *expected*.
         """
         function = getattr(self.module, symbol, None)
         if function is None:
@@ -128,15 +128,15 @@ class Library:
         except self._refused as error:
             code = attempt(partial(_code_of, error))
             return UNREADABLE if isinstance(code, Bug) else code, None
-        except AttributeError as error:  # wrappers since 7.1 look symbols up when they are called
+        except AttributeError as error:  # wrappers since 7.1 look symbols up at the call
             return NO_FUNCTION if _NO_SUCH.search(str(error)) else UNREADABLE, None
         finally:
             self._progress.returned()
-        # Text that is none, numbers that the wrapper's tables lack, or a file that it cannot read.
+        # Invalid text, numbers that the wrapper's tables lack, or a file that it cannot read.
         return (UNREADABLE, None) if isinstance(done, Bug) else (SUCCESS, done)
 
     def on(self, target: Target, symbol: str, *names: str) -> tuple[int, Any]:
-        """Call a function of a device with members of enumerations; raise BackendError when the driver is gone."""
+        """Call a function of a device with members of enumerations. Raises BackendError when the driver is gone."""
         members = [self.member(name) for name in names]
         if None in members:
             return NO_FUNCTION, None
@@ -145,57 +145,57 @@ class Library:
         return code, value
 
     def optional(self, target: Target, symbol: str, *names: str) -> Any:
-        """Return the answer of a function of a device, or None where there is none to be had."""
+        """Return the answer of a function of a device, or None where there is none."""
         code, answer = self.on(target, symbol, *names)
         self.failures += code != SUCCESS and code not in UNSUPPORTED | DENIED
         return answer
 
     def member(self, name: str) -> Any:
-        """Return the member of the wrapper's enumeration that *name* means; None where this release has none."""
+        """Return the member *name* of the wrapper's enumerations; None where this release has none."""
         kind, _, member = name.partition(".")
         return getattr(getattr(self.module, kind, None), member, None)
 
 
 def _code_of(refused: Any) -> int:
-    """Return the code of an exception of the wrapper; raise what it or that which it carries for one raises."""
+    """Return the code of an exception of the wrapper; exceptions of its method or of the conversion pass."""
     return int(refused.get_error_code())
 
 
 def describe(code: int) -> str:
-    """Return AMD SMI's *code* in words."""
+    """Return AMD SMI's *code* as text."""
     name = code_names(LIBRARY_NAME).get(code, "unknown error")
     return name if code < 0 else f"{name} (AMD SMI code {code})"
 
 
 def raise_if_gone(code: int, text: str) -> None:
-    """Raise BackendError where *code* says that the driver or the library is gone."""
+    """Raise BackendError where *code* means that the driver or the library is gone."""
     if code == DRIVER_NOT_LOADED:
         raise refused(code, text)
-    if code == NOT_INITIALIZED:  # in this process alone: the next one starts the library anew, and hears why
+    if code == NOT_INITIALIZED:  # in this process alone: the next one starts the library again and gets the reason
         raise BackendError(FailureKind.READER, f"{text}: {describe(code)}")
 
 
 def refused(code: int, text: str, asked: Asked = Asked.ANY) -> BackendError:
-    """Return what a call on which everything else depends, *text*, is refused with, of a device or of all."""
+    """Return the error for *code* of the call *text* that all others depend on, of one device or of all."""
     return failed(LIBRARY_NAME, code, f"{text}: {describe(code)}", asked=asked, denied=DENIED)
 
 
 def is_evidence(codes: Iterable[int]) -> bool:
-    """Return whether one of *codes*, with which questions about one device ended, speaks against it or its driver."""
+    """Return whether one of *codes*, returned for one device, is evidence against it or its driver."""
     return any(evidence(LIBRARY_NAME, code, Asked.DEVICE) for code in codes)
 
 
 def status_of(code: int) -> ReadingStatus:
-    """Return the status of a reading whose call ended with *code*."""
+    """Return the status of a reading whose call returned *code*."""
     if code in DENIED:
         return ReadingStatus.DENIED
     return ReadingStatus.UNAVAILABLE if code in UNAVAILABLE else ReadingStatus.ERROR
 
 
 def number(value: Any, none: frozenset[int] = NO_VALUE) -> int | float | None:
-    """Return *value* as a number, or None where it is the word or one of the numbers that stand for nothing.
+    """Return *value* as a number, or None where it is ``N/A`` or one of the numbers for no value.
 
-    Raises ValueError or TypeError for what is neither.
+    Raises ValueError or TypeError for any other value.
     """
     if value is None or value == NO_NUMBER or (isinstance(value, int) and value in none):
         return None
@@ -204,11 +204,11 @@ def number(value: Any, none: frozenset[int] = NO_VALUE) -> int | float | None:
     return int(value, 0)
 
 
-# ---- Plans: what is read of one device in one round ---------------------------------------------------------
+# ---- Plans: the items read from one device in one round -----------------------------------------------------
 
 
 class _Slot:
-    """One item of a plan: the source that is tried now, and whether the item was ever measured."""
+    """One item of a plan: its present source, and whether the item was ever measured."""
 
     __slots__ = ("at", "item", "was_measured", "why")
 
@@ -223,10 +223,10 @@ class _Slot:
         return self.item.sources[self.at] if self.at < len(self.item.sources) else None
 
     def taken(self, source: Call, answer: Any) -> Reading | None:
-        """Return the reading of *answer*; None where there is no such value, and the next source is to be tried."""
+        """Return the reading of *answer*; None where it has no such value, and the next source is to be tried."""
         try:
             value = attempt(partial(source.take, answer), let=(ValueError,))
-        except ValueError as odd:  # whoever raises it knows each answer that means something
+        except ValueError as odd:  # the function that raises it knows every valid answer
             return self.bad(ReadingStatus.ERROR, f"{source.symbol}: its answer{IMPLAUSIBLE}{odd}")
         if isinstance(value, Bug):
             return self.bad(ReadingStatus.ERROR, f"{source.symbol}: cannot be understood: {value.error}")
@@ -247,7 +247,7 @@ class _Slot:
 
 
 class Plan:
-    """Reads the same items of one device round after round, and learns which of their sources exist there."""
+    """Reads the same items of one device in every round, and learns which of their sources it supports."""
 
     def __init__(self, library: Library, target: Target, items: Iterable[Item]) -> None:
         """Prepare to read *items* of *target*; nothing is called yet."""
@@ -255,10 +255,10 @@ class Plan:
         self._target = target
         self._slots = [_Slot(item) for item in items]
         self.codes: set[int] = set()
-        """What the calls of the last round ended with."""
+        """The codes of the calls of the last round."""
 
     def read(self) -> list[Reading]:
-        """Return one reading per item; raise BackendError when the driver is gone."""
+        """Return one reading per item. Raises BackendError when the driver is gone."""
         self.codes.clear()
         called: dict[tuple[str, tuple[str, ...]], tuple[int, Any]] = {}
         readings = (self._read(slot, called) for slot in self._slots)
@@ -269,7 +269,7 @@ class Plan:
         return [slot.bad(status, detail) for slot in self._slots if slot.source is not None and not slot.item.optional]
 
     def _read(self, slot: _Slot, called: dict[tuple[str, tuple[str, ...]], tuple[int, Any]]) -> Reading | None:
-        """Return the reading of *slot*; an answer serves every item that shares the call."""
+        """Return the reading of *slot*; one answer serves all items that share the call."""
         while (source := slot.source) is not None:
             key = (source.symbol, source.arguments)
             if key not in called:
@@ -289,7 +289,7 @@ class Plan:
 
 
 def load(progress: Progress) -> Library:
-    """Import the wrapper and start the library; raise BackendError that says what is missing and what to do."""
+    """Import the wrapper and start the library. Raises BackendError with the missing part and the remedy."""
     progress.write("import amdsmi")
     os.environ[OWN_LOCKS] = "1"
     module = _import()
@@ -297,7 +297,7 @@ def load(progress: Progress) -> Library:
     try:
         init = module.AmdSmiInitFlags.INIT_AMD_GPUS
         code, _ = library.attempt("amdsmi_init", "amdsmi_init", init, expected=(OSError,))
-    except OSError as error:  # wrappers since 7.1 look for the library when it is first called
+    except OSError as error:  # wrappers since 7.1 load the library at the first call
         raise _no_library(str(error)) from error
     if code == SUCCESS:
         return library
@@ -311,17 +311,17 @@ def load(progress: Progress) -> Library:
 
 
 def rocm_folder() -> Path:
-    """Return where ROCm is installed, as its own tools find it."""
+    """Return the installation folder of ROCm, found as its own tools find it."""
     return Path(os.environ.get("ROCM_HOME") or os.environ.get("ROCM_PATH") or "/opt/rocm")
 
 
 def _import() -> Any:
-    """Return the wrapper: that which ROCm ships with its library, else the one that is installed for Python."""
+    """Return ROCm's own wrapper, else the one installed for Python."""
     shipped = rocm_folder() / WRAPPER_FOLDER
     if (shipped / "amdsmi" / "__init__.py").is_file():
         sys.path.insert(0, str(shipped))
     os.environ.setdefault("ROCM_PATH", str(rocm_folder()))  # wrappers before 6.2 fail with KeyError without it
-    printed = io.StringIO()  # the wrapper says on standard output which library it did not find
+    printed = io.StringIO()  # the wrapper prints on standard output which library it did not find
     try:
         with contextlib.redirect_stdout(printed):
             return imported("the wrapper amdsmi", _wrapper, let=(ImportError, OSError, KeyError, AttributeError))
@@ -350,7 +350,7 @@ def _no_library(why: str) -> BackendError:
 
 
 def _mismatch(error: str) -> str:
-    """Name what the library lacks, and both versions as far as files tell them: the wrapper never got to run."""
+    """Return what the library lacks, and both versions as far as files state them: the wrapper did not run."""
     missing = _SYMBOL.search(error)
     return (
         f"wrapper amdsmi {_wrapper_version()} does not fit the library of ROCm {_rocm_version()}, "
@@ -370,7 +370,7 @@ def _wrapper_version() -> str:
 
 
 def _rocm_version() -> str:
-    """Return what ROCm says of itself, else the number that the library's file carries."""
+    """Return ROCm's own version text, else the number in the file name of the library."""
     folder = rocm_folder()
     try:
         return (folder / ".info" / "version").read_text(encoding="ascii").strip()

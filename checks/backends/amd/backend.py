@@ -1,15 +1,15 @@
 """AMD devices through AMD SMI.
 
-Two groups. ``fast``: heat, power, clocks, throttling, load, links up. ``slow``: limits, counts of errors, bad pages,
-PCIe, rates of links, partition modes. Whether there is anything to read is asked of sysfs before the wrapper is
-imported, so that a machine of another vendor pays nothing for it.
+Two groups. ``fast``: temperatures, power, clocks, throttling, load, link states. ``slow``: limits, error counts, bad
+pages, PCIe, link rates, partition modes. sysfs is checked for devices before the wrapper is imported, so that a machine
+of another vendor pays nothing for it.
 
-A board that is split into partitions shows up as several handles at one place on the bus. The first of them is the
-board; the others are devices below it with nothing but their own load and memory. A board that no longer answers is
-listed with what is remembered of it, and reading it raises BackendError(LOST). One that the kernel put to sleep is
-left asleep.
+A GPU that is split into partitions appears as several handles at one PCI address. The first of them is the
+GPU; the others are devices below it with only their own load and memory. A GPU that no longer answers is
+listed with its remembered identity, and reading it raises BackendError(LOST). A GPU that the kernel suspended is
+not woken up.
 
-What happened to a device is told by the kernel log: AMD SMI has no event that is not also a line there.
+The kernel log reports the events: AMD SMI has no event that is not also a line there.
 """
 
 from __future__ import annotations
@@ -47,23 +47,23 @@ from .topology import read_topology
 
 MODULE = "sys/module/amdgpu"
 GENERATION = "sys/class/kfd/kfd/topology/generation_id"
-"""Grows with each device that comes to the driver or goes; the library lists for ever what it found at its start."""
+"""Increases when the driver gains or loses a device; the library lists the devices of its start for ever."""
 VENDOR = "amd"
 
 
 def open_backend(context: Context) -> AmdBackend:
-    """Load AMD SMI; raise BackendError where there is no AMD device, or wrapper, library or driver do not fit."""
+    """Load AMD SMI. Raises BackendError where there is no AMD device, or wrapper, library or driver do not fit."""
     tree = Tree(context.root, context.progress, driver=True)
     if not tree.exists(MODULE) and not _boards(tree):
         raise BackendError(FailureKind.NO_DEVICES, "no AMD accelerator on the PCI bus, and amdgpu is not loaded")
-    generation = tree.text_or_none(GENERATION)  # before the library looks: what comes meanwhile is noticed
+    generation = tree.text_or_none(GENERATION)  # before the library enumerates: later changes are noticed
     library = load(context.progress)
     library.left_out = names_in(context, "leave_out")
     return AmdBackend(context, tree, library, generation)
 
 
 class _Gpu:
-    """One device that was seen: its identity, its handle, and what is known about what it supports."""
+    """One known device: its identity, its handle, and the calls that it supports."""
 
     def __init__(self, index: int, target: Target, device: Device, name: str | None = None) -> None:
         self.index = index
@@ -73,13 +73,13 @@ class _Gpu:
         self.lost: BackendError | None = None
         self.in_tree = False
         self.complete = True
-        """Whether every question of who it is was answered, or never will be."""
+        """Whether every identity call was answered, or never will be."""
         self.throttle = ThrottleClock()
         self.blocks: list[str] = []
         self.plans: dict[str, Plan] = {}
 
     def stands_for(self, index: int, pci: str, name: str | None) -> bool:
-        """Return whether this is the device that calls itself so: one may be exchanged for another in its place."""
+        """Return whether this is the device at *index* and *pci*: another one may have replaced it there."""
         is_here = (self.index, self.device.pci) == (index, pci) and self.lost is None
         return is_here and name in (self.name, None)
 
@@ -101,7 +101,7 @@ class AmdBackend:
         self.versions = self._read_versions()
 
     def devices(self) -> tuple[Device, ...]:
-        """Enumerate again; what was found unsupported is tried anew. Raise BackendError where there is no device."""
+        """Enumerate again; unsupported values are retried. Raises BackendError where there is no device."""
         self._refuse_old_list()
         found: dict[str, _Gpu] = {}
         silent: list[tuple[int, BackendError]] = []
@@ -123,7 +123,7 @@ class AmdBackend:
         return tuple(gpu.device for gpu in sorted(found.values(), key=lambda gpu: gpu.index))
 
     def read(self, group: str, device: Device) -> list[Reading]:
-        """Return the readings of *group*; raise BackendError when the device is lost or answers nothing at all."""
+        """Return the readings of *group*. Raises BackendError when the device is lost or answers no call."""
         gpu = self._gpus.get(device.id)
         if gpu is None:
             raise BackendError(FailureKind.LOST, f"the AMD driver no longer lists {name_of(device)}", of_driver=True)
@@ -144,11 +144,11 @@ class AmdBackend:
         return readings
 
     def events(self) -> Iterator[Event]:
-        """Return nothing: what AMD SMI could tell stands in the kernel log."""
+        """Yield nothing: the kernel log has every event of AMD SMI."""
         return iter(())
 
     def topology(self) -> Topology:
-        """Return how the boards that answer are connected; each keeps its number, and one that is silent is told."""
+        """Return the connections of the GPUs that answer; each keeps its number, and a silent one is reported."""
         boards = sorted((gpu for gpu in self._gpus.values() if gpu.device.parent is None), key=lambda gpu: gpu.index)
         present = [gpu for gpu in boards if gpu.lost is None]
         found = read_topology(self._library, [(gpu.target, gpu.device) for gpu in present], self._context.root)
@@ -159,21 +159,21 @@ class AmdBackend:
         )
 
     def close(self) -> None:
-        """Let go of the library."""
+        """Shut the library down."""
         self._library.attempt("amdsmi_shut_down", "amdsmi_shut_down")
 
     # ---- Enumeration ------------------------------------------------------------------------------------------
 
     def _read_versions(self) -> dict[str, str]:
         code, library = self._library.attempt("amdsmi_get_lib_version", "amdsmi_get_lib_version")
-        told = library if code == 0 and isinstance(library, dict) else {}
-        numbers = (told[part] for part in ("major", "minor", "release") if part in told)
+        answer = library if code == 0 and isinstance(library, dict) else {}
+        numbers = (answer[part] for part in ("major", "minor", "release") if part in answer)
         driver = self._tree.text_or_none(f"{MODULE}/version")
         versions = {"amdsmi": ".".join(str(number) for number in numbers), "driver": driver}
         return {name: version for name, version in versions.items() if version}
 
     def _refuse_old_list(self) -> None:
-        """Raise BackendError where boards were put in, taken out or split since the library looked for them."""
+        """Raise BackendError where GPUs were added, removed or partitioned since the library enumerated them."""
         generation = self._tree.text_or_none(GENERATION)
         if generation != self._generation:
             raise BackendError(
@@ -197,7 +197,7 @@ class AmdBackend:
         return list(handles)
 
     def _open(self, index: int, handle: Any, found: dict[str, _Gpu]) -> _Gpu | None:
-        """Return the device behind *handle*, known or new; None where it must not be touched."""
+        """Return the device of *handle*, known or new; None where it must not be touched."""
         target = Target(handle, f"index {index}")
         symbol = "amdsmi_get_gpu_device_bdf"
         code, pci = self._library.on(target, symbol)
@@ -222,13 +222,13 @@ class AmdBackend:
         return gpu
 
     def _again(self, gpu: _Gpu, handle: Any) -> _Gpu:
-        """Return *gpu* under its present *handle*; what it supports is learned anew."""
+        """Return *gpu* with its present *handle*; its supported calls are learned again."""
         gpu.target.handle = handle
         gpu.plans.clear()
         return gpu
 
     def _identified(self, index: int, target: Target, pci: str, name: str | None, found: dict[str, _Gpu]) -> _Gpu:
-        """Return a device by who it says it is; raise BackendError where a wrapper answers in another shape."""
+        """Return a device with the identity that it reports. Raises BackendError where the answer is malformed."""
         try:
             device = identify(self._library, self._tree, target, pci, name, self.versions.get("driver"))
         except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
@@ -241,7 +241,7 @@ class AmdBackend:
         return gpu
 
     def _recall(self, index: int, error: BackendError, found: dict[str, _Gpu]) -> _Gpu:
-        """Return what is known of a device that is counted and does not answer."""
+        """Return the remembered device for one that is counted and does not answer."""
         missing = [gpu for gpu in self._remembered.values() if gpu.device.id not in found]
         gpu = next((gpu for gpu in missing if gpu.index == index), missing[0] if missing else None)
         if gpu is None:
@@ -251,7 +251,7 @@ class AmdBackend:
         return gpu
 
     def _stranger(self, index: int, found: dict[str, _Gpu]) -> Device:
-        """Return what the PCI bus says of a device that never answered."""
+        """Return a device that never answered, as far as the PCI bus shows it."""
         boards = _boards(self._tree)
         others = {gpu.device.pci for gpu in found.values()} | self._skipped | kept_away(self._tree, boards, {})
         board = next((board for board in boards if board.pci not in others), None)
@@ -277,9 +277,9 @@ class AmdBackend:
         return slow_items(links, ["UMC"] if sleeping else self._blocks(gpu))
 
     def _blocks(self, gpu: _Gpu) -> list[str]:
-        """Return the blocks whose errors the device counts; the memory controllers are always asked.
+        """Return the blocks whose errors the device counts; the memory controllers are always included.
 
-        Where it does not tell this time which they are, those are asked that it told before, or else all.
+        Where the device does not report them this time, the blocks of its last report are read, or else all.
         """
         code, mask = self._library.on(gpu.target, "amdsmi_get_gpu_ecc_enabled")
         if code and (gpu.blocks or code not in UNSUPPORTED):
@@ -290,7 +290,7 @@ class AmdBackend:
         return gpu.blocks
 
     def _refuse_silence(self, readings: list[Reading], codes: set[int], gpu: _Gpu) -> None:
-        """Raise BackendError where the device is gone, or is there and tells nothing at all."""
+        """Raise BackendError where the device is gone, or is present and answers no call."""
         why = gone(self._tree, gpu.device) if codes & GONE and gpu.in_tree else None
         if why is not None:
             gpu.plans.clear()
@@ -298,11 +298,11 @@ class AmdBackend:
         if any(reading.status is ReadingStatus.OK for reading in readings) or not codes - {SUCCESS}:
             return
         failed = [reading for reading in readings if reading.status is not ReadingStatus.UNSUPPORTED]
-        if gpu.device.virtual:  # its host may deny it a whole group; that it tells nothing at all is judged
+        if gpu.device.virtual:  # its host may deny it a whole group; a device with no answer at all is judged
             failed = [reading for reading in failed if reading.status is not ReadingStatus.DENIED]
         if not failed:
             return
-        self._refuse_old_list()  # what was split otherwise is not lost
+        self._refuse_old_list()  # a repartitioned device is not lost
         kind = FailureKind.LOST if codes & GONE else FailureKind.DENIED if codes & DENIED else FailureKind.ERROR
         gpu.plans.clear()
         why = f"{gpu.target.label} answers no question: {failed[0].detail}"
@@ -321,7 +321,7 @@ def _boards(tree: Tree) -> list[Device]:
 
 
 def _below(device: Device, found: dict[str, _Gpu]) -> Device:
-    """Return *device*, as a partition of the board that sits at its place already, where one does."""
+    """Return *device*, as a partition of the GPU at the same place where there is one already."""
     boards = (gpu.device for gpu in found.values() if gpu.device.parent is None)
     board = next((board for board in boards if _place(board) == _place(device)), None)
     if board is None:

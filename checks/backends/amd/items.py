@@ -1,11 +1,11 @@
-"""What is read of an AMD device, and from where: the tables behind the groups of the amd backend.
+"""The values read from an AMD device, with their sources: the tables of the amd backend's groups.
 
-Counts of errors are read with the slow group: once a count is not zero, every look at it makes the driver write a
-line to the kernel log, and of a new error the log tells at once by itself. The status of xGMI errors is never read,
-because reading clears it; neither is the list of reserved pages, which wrappers up to 7.0 cannot decode.
+Error counts are in the slow group: once a count is not zero, every read makes the driver write a line to the kernel
+log, and the log itself reports a new error at once. The status of xGMI errors is never read, because reading clears
+it; neither is the list of reserved pages, which wrappers up to 7.0 cannot decode.
 
-Why a clock is held down comes from the accumulators in ``gpu_metrics``, which cost nothing beside the rest. The call
-that is meant for it, ``amdsmi_get_violation_status``, sleeps 100 ms to take the same accumulators twice.
+Throttle reasons come from the accumulators in ``gpu_metrics``, which cost nothing in addition. The call
+for that purpose, ``amdsmi_get_violation_status``, sleeps 100 ms to read the same accumulators twice.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from .amdsmi import NO_VALUE, NO_VALUE_16, Call, Item, number
 
 MEBI = 1 << 20
 MICRO_FROM = 100_000
-"""Power caps are in watts up to ROCm 6.0 and in microwatts from 6.1 on: no board has a cap of 0.1 megawatt."""
+"""Power caps are in watts up to ROCm 6.0 and in microwatts from 6.1 on: no GPU has a cap of 0.1 megawatt."""
 MILLI_FROM = 1_000
-"""Temperatures are in degrees; headers promise thousandths, and no sensor gives a thousand degrees."""
+"""Temperatures are in degrees; headers promise thousandths, and no sensor reads a thousand degrees."""
 
 DEVICE_POWER = Part(PartKind.POWER_SCOPE, "device")
 COMPUTE = Part(PartKind.ENGINE, "compute")
@@ -36,9 +36,9 @@ SENSORS = {
     "VRAM": (Part(PartKind.SENSOR, "memory"), "temperature_mem"),
     "EDGE": (Part(PartKind.SENSOR, "edge"), "temperature_edge"),
 }
-"""Sensor of AMD SMI: our part, and its field in ``gpu_metrics``. EDGE is not there on MI300 and later."""
+"""AMD SMI's sensor, our part, and its field in ``gpu_metrics``. EDGE does not exist on MI300 and later."""
 STACKS = 4
-"""Memory stacks that MI200 tells the temperature of."""
+"""Number of memory stacks of which MI200 reports the temperature."""
 
 
 class Block(msgspec.Struct, frozen=True):
@@ -49,7 +49,7 @@ class Block(msgspec.Struct, frozen=True):
 
 
 BLOCKS = {row.block: row.part for row in load_table("amd_blocks.csv", Block)}
-"""Only blocks whose bit is set in the mask of the device are asked."""
+"""Blocks that count errors. Only blocks with a bit in the mask of the device are read."""
 
 COUNTS = {
     "ecc_corrected_errors": "correctable_count",
@@ -58,7 +58,7 @@ COUNTS = {
 }
 
 RESERVED, PENDING, UNRESERVABLE = 0, 1, 2
-"""What AMD SMI says of a bad page."""
+"""AMD SMI's states of a bad page."""
 
 RESIDENCIES = {
     "processor_hot": "prochot_residency_acc",
@@ -67,30 +67,30 @@ RESIDENCIES = {
     "regulator_thermal": "vr_thm_residency_acc",
     "memory_thermal": "hbm_thm_residency_acc",
 }
-"""Reason, and the field of ``gpu_metrics`` that grows while it holds the clocks down."""
+"""Throttle reason, and the field of ``gpu_metrics`` that grows while it limits the clocks."""
 
 GENERATIONS = {
     round(gigatransfers * scale): generation
     for generation, gigatransfers in enumerate((2.5, 5, 8, 16, 32, 64), start=1)
     for scale in (1000, 10, 1)
 }
-"""PCIe generation by rate. Headers say gigatransfers; ``pcie_info`` gives thousandths of one, older releases tenths."""
+"""PCIe generation by rate. Headers say gigatransfers; ``pcie_info`` has thousandths of one, older releases tenths."""
 
 UP, DOWN = "U", "D"
-"""A link that carries data, and one that should. Any other word means that the port is not in use: one of the eight."""
+"""A link that carries data, and one that should. Any other text marks an unused port: one of the eight."""
 
 
 class ThrottleClock:
-    """Turns the accumulators of one device into seconds that each reason held its clocks down.
+    """Converts the accumulators of one device to the seconds for which each reason limited its clocks.
 
-    The accumulators count ticks of the device. What share of the ticks between two looks a reason took is its share
-    of the time between them. The driver says when it took the answer (``system_clock_counter``, nanoseconds since
-    boot), which is nearer to the ticks than our own clock. The first look only sets the clock; a device that was reset
-    begins anew.
+    The accumulators count ticks of the device. The share of a reason in the ticks between two samples is its share
+    of the time between them. The driver reports the time of the answer (``system_clock_counter``, nanoseconds since
+    boot), which is closer to the ticks than our own clock. The first sample only sets the start; a device that was
+    reset starts again.
     """
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
-        """Start before the first look; *monotonic* gives seconds where the driver tells no time."""
+        """Start before the first sample; *monotonic* returns seconds where the driver reports no time."""
         self._monotonic = monotonic
         self._answer: Any = None
         self._ticks: int | float | None = None
@@ -99,17 +99,17 @@ class ThrottleClock:
         self._seconds: dict[str, float] = {}
 
     def of(self, reason: str) -> Callable[[Any], float | None]:
-        """Return what takes the seconds of *reason* out of an answer; None where the device counts none."""
+        """Return a function that takes the seconds of *reason* from an answer; None where the device counts none."""
 
         def take(answer: Any) -> float | None:
             if answer is not self._answer:
-                self._look(answer)
+                self._advance(answer)
             return self._seconds.get(reason)
 
         return take
 
-    def _look(self, answer: Any) -> None:
-        """Count the ticks since the look before. Ticks that did not move say nothing yet, and are counted later."""
+    def _advance(self, answer: Any) -> None:
+        """Count the ticks since the last sample. Unchanged ticks decide nothing yet, and are counted later."""
         self._answer = answer
         ticks = number(answer.get("accumulation_counter"))
         held = {name: number(answer.get(field)) for name, field in RESIDENCIES.items()}
@@ -128,17 +128,17 @@ class ThrottleClock:
 
 
 def fast_items(links: int, throttle: ThrottleClock) -> tuple[Item, ...]:
-    """Return what is read in every round of a whole device with *links* ports."""
+    """Return the items of every round for a whole device with *links* ports."""
     return (*_heat(), *_power(), *_clocks(), *_throttle(throttle), *_load(), *_link_states(links))
 
 
 def slow_items(links: int, blocks: Iterable[str]) -> tuple[Item, ...]:
-    """Return what changes slowly: limits, errors of *blocks*, bad pages, PCIe, rates of links, partitions."""
+    """Return the slowly changing items: limits, errors of *blocks*, bad pages, PCIe, link rates, partitions."""
     return (*_limits(), *_errors(blocks), *_pages(), *_pcie(), *_link_rates(links), *_modes())
 
 
 def partition_items() -> tuple[Item, ...]:
-    """Return what a partition has for itself; all else belongs to the whole device and is read there."""
+    """Return the items of a partition; all others belong to the whole device and are read there."""
     return tuple(_load())
 
 
@@ -146,7 +146,7 @@ def partition_items() -> tuple[Item, ...]:
 
 
 def _key(name: str, scale: float = 1, none: frozenset[int] = NO_VALUE) -> Callable[[Any], Scalar | None]:
-    """Take one number out of a dictionary, times *scale*. Raises KeyError where this release has no such key."""
+    """Return a function that takes a number from a dictionary, times *scale*. It raises KeyError without the key."""
 
     def take(answer: Any) -> Scalar | None:
         value = number(answer[name], none)
@@ -175,7 +175,7 @@ def _cap(name: str) -> Callable[[Any], Scalar | None]:
 
 
 def _socket_power(answer: Any) -> Scalar | None:
-    """Take the first of the fields that is filled: which one depends on the device, and nothing draws no power."""
+    """Take the first non-empty field: the device decides which is filled, and a running device draws power."""
     keys = ("socket_power", "current_socket_power", "average_socket_power")
     return next((watts for key in keys if (watts := number(answer.get(key), NO_VALUE_16))), None)
 
@@ -217,7 +217,7 @@ def _link_state(port: int) -> Callable[[Any], bool | None]:
 
 
 def _link_rate(port: int) -> Callable[[Any], float | None]:
-    """Take the rate of a link, which comes in gigabits per second; 0 is said of a port that is not in use."""
+    """Take the rate of a link, reported in gigabits per second; an unused port reports 0."""
 
     def take(answer: Any) -> float | None:
         links = answer["links"]

@@ -1,7 +1,7 @@
-"""How AMD devices and network adapters are connected.
+"""The connections between AMD devices and network adapters.
 
-``XGMI`` stands for a direct link, ``XGMI2`` for a way of two. Without xGMI the cell names the farthest thing between
-two devices on the PCI tree, in the words of ``nvidia-smi topo -m``; ``PCIE`` where sysfs does not tell.
+``XGMI`` is a direct link, ``XGMI2`` a path of two. Without xGMI the cell names the farthest bridge between
+two devices on the PCI tree, in the terms of ``nvidia-smi topo -m``; ``PCIE`` where sysfs does not show it.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from nodevet.checks.topology.matrix import SELF, Topology
 from .amdsmi import Library, Target, raise_if_gone
 
 PCIE_LINK, XGMI_LINK = 1, 2
-"""What ``amdsmi_topo_get_link_type`` says in every release. The wrapper's ``AmdSmiLinkType`` is another enumeration,
-whose numbers changed twice: with its names this answer would be turned round on ROCm 6.3 and 6.4."""
+"""The values of ``amdsmi_topo_get_link_type`` in every release. The wrapper's ``AmdSmiLinkType`` is another enum,
+whose numbers changed twice: with its names this answer would be inverted on ROCm 6.3 and 6.4."""
 
 Gpu = tuple[Target, Device]
 
 
 def read_topology(library: Library, gpus: Sequence[Gpu], root: str) -> Topology:
-    """Return how *gpus* and the adapters under *root* are connected; a cell that cannot be read is None.
+    """Return the connections of *gpus* and the adapters under *root*; an unreadable cell is None.
 
-    Raises BackendError when the driver is gone meanwhile.
+    Raises BackendError when the driver disappears meanwhile.
     """
     devices = [device for _, device in gpus]
     rows = range(len(gpus))

@@ -1,8 +1,8 @@
-"""Whatever has no backend of its own: a command of the site prints the readings, this checks and passes them on.
+"""The backend of a site's own command: the command prints the readings, this module checks and returns them.
 
-One run of the command serves one round of one group. A value that cannot be taken costs its own reading. Where anything
-else in what it prints is wrong the whole is refused; then every device of the round is unread, and the message names
-the command, what it did and the next step.
+One run of the command serves one round of one group. An implausible value costs only its reading. Any other
+mistake in the output refuses the whole document; then every device of the round is unread, and the message names
+the command, its error and the next step.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from .run import CommandRunner
 from .unread_values import without_unread
 
 LIFELINE = 0
-"""Standard input of a reader child: it hangs up when the agent is gone."""
+"""Standard input of a reader child: it hangs up when the agent has ended."""
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 MISTAKES_TOLD = 3
@@ -54,7 +54,7 @@ OTHERWISE = "lists all devices by other names than before, and nothing that they
 
 
 class CommandSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """One configured command: what is run, for at most how long, and for which groups. ``fast`` stands first."""
+    """One configured command: program, timeout and groups. ``fast`` is the first group."""
 
     name: str
     argv: tuple[str, ...]
@@ -64,14 +64,14 @@ class CommandSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def backend(self) -> str:
-        """Return what its backend is called everywhere."""
+        """Return the name of its backend."""
         return COMMANDS + self.name
 
 
 class Round(msgspec.Struct):
-    """One run for one group: what it printed or why not, and which devices have had theirs.
+    """One run for one group: its entries or its failure, and the devices already served.
 
-    ``entries`` are by the names that the devices had in the list before, which the agent knows.
+    ``entries`` are keyed by the device ids of the previous list, which the agent knows.
     """
 
     entries: dict[str, DeviceEntry]
@@ -80,10 +80,10 @@ class Round(msgspec.Struct):
 
 
 class CommandBackend:
-    """The devices that one command tells of."""
+    """The devices in the output of one command."""
 
     def __init__(self, spec: CommandSpec, context: Context) -> None:
-        """Run the command of *spec* when something is to be read."""
+        """Prepare to run the command of *spec* when something is to be read."""
         self.groups = spec.groups
         self.versions: dict[str, str] = {}
         self._spec = spec
@@ -94,11 +94,11 @@ class CommandBackend:
         self._rounds: dict[str, Round] = {}
         self._keys: dict[str, frozenset[tuple[str, str, Part]]] = {}
         self._events: list[Event] = []
-        self._told: dict[EventEntry, None] = {}
-        self._said = ""
+        self._known_events: dict[EventEntry, None] = {}
+        self._last_said = ""
 
     def devices(self) -> tuple[Device, ...]:
-        """Return the devices of the last document of the last group; raise BackendError where there never was one."""
+        """Return the devices of the last document of the last group. Raises BackendError where there never was one."""
         self._rounds.clear()
         if self._devices is None:
             self._take(self.groups[-1])
@@ -109,9 +109,9 @@ class CommandBackend:
         return devices
 
     def read(self, group: str, device: Device) -> Iterable[Reading]:
-        """Return what the command prints for *group* of *device*; the first device of a round has it run.
+        """Return the command's readings for *group* of *device*; the first device of a round starts the run.
 
-        Raises BackendError where it printed no proper document, or tells that the device cannot be read.
+        Raises BackendError where it printed no valid document, or reports the device as unreadable.
         """
         current = self._rounds.get(group)
         if current is None or device.id in current.served:
@@ -132,15 +132,15 @@ class CommandBackend:
         return self._readings(entry)
 
     def events(self) -> Iterator[Event]:
-        """Return what the documents since the last call told of."""
+        """Return the events in the documents since the last call."""
         events, self._events = self._events, []
         return iter(events)
 
     def close(self) -> None:
-        """Do nothing: no run goes on between readings."""
+        """Do nothing: no run continues between readings."""
 
     def _run(self, group: str) -> Round:
-        """Run the command for *group*; what went wrong is told of every device of the round."""
+        """Run the command for *group*; its failure is reported for every device of the round."""
         try:
             entries = self._take(group)
         except BackendError as error:
@@ -148,36 +148,36 @@ class CommandBackend:
         return Round(entries, None if entries else self._nothing(), set())
 
     def _nothing(self) -> BackendError:
-        """Return that no device is listed: a script whose tool was killed prints that too, so that none is lost."""
+        """Return the error for an empty list: a script whose tool was killed prints that too, so no device is lost."""
         return BackendError(FailureKind.NO_DEVICES, f"{self._spec.backend} ({self._spec.argv[0]}) lists no device")
 
     def _take(self, group: str) -> dict[str, DeviceEntry]:
-        """Run the command and return its entries by the id of their device; raise BackendError."""
+        """Run the command and return its entries by device id. Raises BackendError."""
         self._context.progress.write(f"run {self._spec.backend} for group {group}: {self._spec.argv[0]}")
         document, said = taken(self._spec, self._runner, group)
         ids = {entry.id: identity(self._spec, entry) for entry in document.devices}
         self._refuse_repeats(group, document, ids)
-        if said and said != self._said:
+        if said and said != self._last_said:
             self._context.note("info", "command said", line=said)
-        self._said = said
+        self._last_said = said
         devices = tuple(_device(self._spec, entry, ids) for entry in document.devices)
         if group == self.groups[-1]:
             self._devices = devices
             self.versions = dict(document.versions)
         names = self._names(devices)
-        here = {name: names[told] for name, told in ids.items()}
+        here = {name: names[reported] for name, reported in ids.items()}
         self._queue(document.events, here)
         return {here[entry.id]: entry for entry in document.devices}
 
     def _names(self, devices: Iterable[Device]) -> dict[str, str]:
-        """Return what each of *devices* was called in the list before: the agent asks for it by that name."""
-        told = tuple(devices)
-        known = same_boards(self._listed, told)
-        names = {device.id: known.get(device.id, device.id) for device in told}
-        return names if len(set(names.values())) == len(names) else {device.id: device.id for device in told}
+        """Return the ids of *devices* in the previous list, by which the agent reads them, under their present ids."""
+        reported = tuple(devices)
+        known = same_boards(self._listed, reported)
+        names = {device.id: known.get(device.id, device.id) for device in reported}
+        return names if len(set(names.values())) == len(names) else {device.id: device.id for device in reported}
 
     def _refuse_repeats(self, group: str, document: Document, ids: dict[str, str]) -> None:
-        """Refuse a reading that another group gave too: a counter would be counted twice."""
+        """Refuse a reading that another group has too: a counter would be counted twice."""
         if len(self.groups) == 1:
             return
         keys = frozenset(
@@ -194,7 +194,7 @@ class CommandBackend:
         self._keys[group] = keys
 
     def _readings(self, entry: DeviceEntry) -> tuple[Reading, ...]:
-        """Return the readings of *entry*; of a device of which nothing at all was measured nothing is known."""
+        """Return the readings of *entry*. Raises BackendError where none was measured: the device is then unknown."""
         readings = tuple(map(reading_of, entry.readings))
         if not any(reading.status is ReadingStatus.OK for reading in readings):
             first = readings[0]
@@ -206,11 +206,11 @@ class CommandBackend:
         return readings
 
     def _queue(self, entries: Iterable[EventEntry], ids: dict[str, str]) -> None:
-        """Keep the events that were not told before: a command may print the old ones again."""
+        """Add the events that are new: a command may print old ones again."""
         for entry in sorted(entries, key=lambda entry: entry.sequence):
-            is_known = entry in self._told
-            self._told.pop(entry, None)
-            self._told[entry] = None  # the newest stand last
+            is_known = entry in self._known_events
+            self._known_events.pop(entry, None)
+            self._known_events[entry] = None  # the newest stay last
             if is_known:
                 continue
             self._events.append(
@@ -225,18 +225,18 @@ class CommandBackend:
                     provenance=Provenance.DRIVER,
                 )
             )
-        for entry in list(self._told)[: -2 * MAXIMUM_EVENTS]:
-            del self._told[entry]
+        for entry in list(self._known_events)[: -2 * MAXIMUM_EVENTS]:
+            del self._known_events[entry]
 
 
 def open_backend(context: Context) -> CommandBackend:
-    """Return the backend of the command that the options of *context* describe; a SIGTERM ends its run too."""
+    """Return the backend of the command in the options of *context*; a SIGTERM also ends its run."""
     signal.signal(signal.SIGTERM, _terminated)
     return CommandBackend(msgspec.convert(context.options, CommandSpec), context)
 
 
 def runner(spec: CommandSpec, root: str, *, lifeline: int | None = None) -> CommandRunner:
-    """Return what runs the command of *spec*; of the agent's own environment it sees PATH and HOME alone."""
+    """Return the runner for the command of *spec*; it passes only PATH and HOME of the agent's own environment."""
     environment = {
         "PATH": os.environ.get("PATH", DEFAULT_PATH),
         "HOME": os.environ.get("HOME", "/"),
@@ -248,7 +248,7 @@ def runner(spec: CommandSpec, root: str, *, lifeline: int | None = None) -> Comm
 
 
 def taken(spec: CommandSpec, runs: CommandRunner, group: str) -> tuple[Document, str]:
-    """Return what one run for *group* printed, and its last line of standard error; raise BackendError."""
+    """Return the document of one run for *group*, and its last line of standard error. Raises BackendError."""
     try:
         printed = runs.run(NODEVET_GROUP=group)
     except BackendError as error:
@@ -256,19 +256,19 @@ def taken(spec: CommandSpec, runs: CommandRunner, group: str) -> tuple[Document,
     document, mistakes = parse(printed.output)
     document = document or without_unread(printed.output)
     if document is None:
-        told = "; ".join(map(str, mistakes[:MISTAKES_TOLD]))
+        reported = "; ".join(map(str, mistakes[:MISTAKES_TOLD]))
         more = f"; and {len(mistakes) - MISTAKES_TOLD} more" if len(mistakes) > MISTAKES_TOLD else ""
         beginning = repr(printed.output[:60].decode("utf-8", "replace"))
         begins = f" (it begins with {beginning})" if printed.output.strip() else ""
         said = f"; its last line on standard error: {printed.last_line}" if printed.last_line else ""
-        raise _refused(spec, f"printed no proper document{begins}: {told}{more}{said}")
+        raise _refused(spec, f"printed no proper document{begins}: {reported}{more}{said}")
     return document, printed.last_line
 
 
 def identity(spec: CommandSpec, entry: DeviceEntry) -> str:
-    """Return the id of a device on this node: its UUID, else its PCI address, else its name behind that of its command.
+    """Return the id of a device on this node: its UUID, else its PCI address, else its name after the command's name.
 
-    A part of a device shares the address of the whole.
+    A partition shares the PCI address of the whole device.
     """
     address = address_of(entry.pci) if entry.pci and entry.parent is None else None
     return entry.uuid or address or f"{spec.name}:{entry.id}"
@@ -289,7 +289,7 @@ def _device(spec: CommandSpec, entry: DeviceEntry, ids: dict[str, str]) -> Devic
 
 
 def _peer(name: str | None, ids: dict[str, str]) -> str | None:
-    """Return what the device of this document or the address *name* is called on the node."""
+    """Return the id on the node of *name*, a device of this document or a PCI address."""
     return None if name is None else ids.get(name) or address_of(name)
 
 
@@ -300,12 +300,12 @@ def _refused(spec: CommandSpec, text: str, kind: FailureKind = FailureKind.ERROR
 
 
 def _terminated(_number: int, _frame: FrameType | None) -> NoReturn:
-    """Leave through every ``finally``, so that a command that runs is ended too, and end by the signal that came."""
+    """Leave through every ``finally``, so that a running command is ended too, then end by the same signal."""
     atexit.register(_end_by_signal)
     raise SystemExit(128 + signal.SIGTERM)
 
 
 def _end_by_signal() -> None:
-    """End as whom the signal ended at once: whoever asks how this process ended sees what came."""
+    """End this process by SIGTERM itself, so that its parent sees that signal."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.kill(os.getpid(), signal.SIGTERM)

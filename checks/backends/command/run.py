@@ -1,4 +1,4 @@
-"""Runs a program of the site once, within its time, where nobody else could have put it there."""
+"""Runs a site's program once, within its timeout, and only from a path that no other user can write."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ from nodevet.checks.core.model import FailureKind
 from nodevet.checks.system.process import GRACE_SECONDS, Done, RunError, RunFailure, Runner
 
 END_SECONDS = 2 * GRACE_SECONDS
-"""What it takes at most, beyond its time, to end a program."""
+"""Longest time after the timeout to end a program."""
 
 
 class CommandRunner:
-    """Runs one program again and again, never two at a time."""
+    """Runs one program repeatedly, never two at a time."""
 
     def __init__(
         self, argv: tuple[str, ...], environment: Mapping[str, str], timeout_seconds: float, lifeline: int | None = None
     ) -> None:
         """Run *argv*, without a shell and with *environment* alone, for at most *timeout_seconds* each time.
 
-        Where the descriptor *lifeline* hangs up, the agent is gone, and a run ends with Closed.
+        The descriptor *lifeline* hangs up when the agent has ended; a run then ends with Closed.
         """
         self._argv = argv
         self._environment = dict(environment)
         self._timeout_seconds = timeout_seconds
         self._hang_up = select.poll()
         if lifeline is not None:
-            self._hang_up.register(lifeline, 0)  # a hang-up is reported unasked
+            self._hang_up.register(lifeline, 0)  # a hang-up is reported without an event mask
         self._runner = Runner(is_wanted=lambda: not self._hang_up.poll(0))
 
     def run(self, **more: str) -> Done:
-        """Run it once, with *more* in its environment. Raises BackendError, which says what it did instead."""
+        """Run it once, with *more* in its environment. Raises BackendError with the failure."""
         _refuse_untrusted(self._argv[0])
         try:
             return self._runner.run(self._argv, self._timeout_seconds, {**self._environment, **more}).checked()
         except RunError as error:
             if error.failure is RunFailure.UNWANTED:
                 raise Closed("the agent is gone") from error
-            # The command is the site's: whatever it waits for, no driver is shown to hang.
+            # The command is the site's: its hang is no evidence that a driver hangs.
             kind = FailureKind.READER if error.failure is RunFailure.STUCK else FailureKind.ERROR
             raise BackendError(kind, str(error)) from error
         except OSError as error:
@@ -52,7 +52,7 @@ class CommandRunner:
 
 
 def _refuse_untrusted(program: str) -> None:
-    """Refuse a program that somebody else could replace: it runs with the rights of the agent."""
+    """Refuse a program that another user could replace: it runs with the rights of the agent."""
     try:
         facts = Path(program).stat()
     except OSError as error:

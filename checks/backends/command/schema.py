@@ -1,7 +1,7 @@
-"""The JSON Schema (2020-12) of what a command prints, made from the structs, the quantities and the parts.
+"""The JSON Schema (2020-12) of a command's output, generated from the structs, the quantities and the parts.
 
-It says what ``readings.parse`` refuses of each entry by itself. What only shows between entries, such as two devices
-of one id, no schema can say.
+It covers the mistakes that ``readings.parse`` finds within single entries. A schema cannot express contradictions
+between entries, such as two devices with one id.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _reading(struct: dict[str, Any]) -> dict[str, Any]:
 
 
 def _quantity(quantity: Quantity) -> dict[str, Any]:
-    """Return what a reading of *quantity* looks like."""
+    """Return the schema of a reading of *quantity*."""
     whole = quantity.part is PartKind.DEVICE
     part: dict[str, Any] = {"$ref": f"{DEFINITIONS}part_{quantity.part.value}"}
     return {
@@ -78,7 +78,7 @@ def _quantity(quantity: Quantity) -> dict[str, Any]:
 
 
 def _value(quantity: Quantity) -> dict[str, Any]:
-    """Return what a value of *quantity* looks like. One out of its range is read as an error of the device."""
+    """Return the schema of a value of *quantity*. A value out of its range is read as an error of the device."""
     match quantity.kind:
         case QuantityKind.FLAG:
             return {"type": "boolean"}
@@ -95,7 +95,7 @@ def _value(quantity: Quantity) -> dict[str, Any]:
 
 
 def _part(kind: PartKind) -> dict[str, Any]:
-    """Return what a part of *kind* looks like."""
+    """Return the schema of a part of *kind*."""
     names = sorted(PART_NAMES[kind])
     index: dict[str, Any] = {"type": "integer", "minimum": 0, "maximum": LARGEST_INDEX}
     is_link = kind is PartKind.LINK

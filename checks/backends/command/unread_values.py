@@ -1,9 +1,9 @@
-"""A document of a command with values that nobody can take: each costs its own reading, and the rest is judged.
+"""A command's document with unusable values: each costs only its own reading, and the rest is judged.
 
-A tool prints "N/A", NaN or a number of a hundred digits for one broken sensor, and JSON itself knows neither NaN nor an
-end of digits. C prints nan, a shell whose variable is empty nothing at all, one with a decimal comma 45,3, and for a
-dead board what a tool said of it, with colons and quotes. Whatever else is wrong in a document is a mistake of its
-program and refuses the whole.
+A tool prints "N/A", NaN or a number of a hundred digits for one broken sensor, and JSON itself has neither NaN nor a
+limit of digits. C prints nan, a shell prints nothing for an empty variable and 45,3 with a decimal comma, and for a
+dead GPU a script prints a tool's message, with colons and quotes. Any other mistake in a document is a bug of its
+program and refuses the whole document.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from nodevet.checks.core.readings import Document, ReadingEntry, parse, repeated
 
 SHOWN_CHARACTERS = 40
 INTEGER_CHARACTERS = 20
-"""No number of 64 bits has more, its sign included."""
+"""No number of 64 bits has more characters, including its sign."""
 
 
 _LITERAL = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?|true|false|null")
 _END = r'(?=[ \t\n\r]*(?:\}|,[ \t\n\r]*"[^"\\]*"[ \t\n\r]*:))'
-"""Where the value of a reading ends: at the end of the reading, or before its next key."""
+"""The end of the value of a reading: the end of the reading, or its next key."""
 
 _VALUE = (
     r'"value"[ \t\n\r]*:[ \t\n\r]*+(?:'
     rf'(?:{_LITERAL.pattern}|(?P<text>"(?:[^"\\]|\\.)*+")){_END}'
     rf'|(?P<words>(?![\[{{])(?:[^{{}}"]|"[^"{{}}]*"(?![ \t\n\r]*:)){{0,1000}}?){_END})'
 )
-"""The value of a reading: what JSON knows, else any words up to where it ends, with commas, colons and quotes."""
+"""The value of a reading: valid JSON, else any text up to its end, with commas, colons and quotes."""
 
 _PIECE = re.compile(
     rf'{_VALUE}|(?P<other>"(?:[^"\\]|\\.)*+"?)|(?P<bare>[^\s",:{{}}\[\]][^",:{{}}\[\]\n]*)',
@@ -44,16 +44,16 @@ _CONTROL = re.compile(r"[\x00-\x1f]")
 
 
 class _Odd:
-    """A value that JSON or 64 bits cannot hold, as it was printed; it stays nowhere but in a reading."""
+    """A value that JSON or 64 bits cannot hold, as printed; it is valid only in a reading."""
 
     def __init__(self, printed: str) -> None:
         self.printed = printed
 
 
 def without_unread(data: bytes) -> Document | None:
-    """Return the document in *data* with each value that cannot be taken as an ``error``; None where that is not all.
+    """Return the document in *data* with each unusable value as an ``error``; None where it has other mistakes.
 
-    *data* is one that was refused as it stands.
+    *data* is a document that ``parse`` refused.
     """
     try:
         text, odd = _without_bare_words(data.decode("utf-8"))
@@ -61,22 +61,22 @@ def without_unread(data: bytes) -> Document | None:
         if next(repeated_keys(text), None) is not None or not _mark(raw):
             return None
         return parse(json.dumps(raw).encode())[0]
-    except (TypeError, ValueError, RecursionError):  # one of those that are odd stands elsewhere than in a reading
+    except (TypeError, ValueError, RecursionError):  # an odd value is elsewhere than in a reading
         return None
 
 
 def _without_bare_words(text: str) -> tuple[str, deque[str]]:
-    """Return *text* with NaN in the place of each value and word that is no JSON, and of none at all; and these.
+    """Return *text* with NaN in place of each missing value and each bare text that is no JSON, and those texts.
 
-    NaN is what Python takes for a number without being one. Control characters in a text are written as JSON wants it.
+    Python parses NaN as a number that is none. Control characters in a string are escaped as JSON requires.
     """
     odd = deque[str]()
 
     def put(piece: re.Match[str]) -> str:
-        words = piece["words"]
-        if words is not None and not words.rstrip().endswith(","):  # behind that one a key is missing
-            odd.append(words.strip())
-            return f"{piece[0].removesuffix(words)}NaN"
+        bare_text = piece["words"]
+        if bare_text is not None and not bare_text.rstrip().endswith(","):  # after a comma a key is missing
+            odd.append(bare_text.strip())
+            return f"{piece[0].removesuffix(bare_text)}NaN"
         bare = (piece["bare"] or "").rstrip()
         if piece["bare"] is None or _LITERAL.fullmatch(bare):
             quoted = piece["text"] or piece["other"] or ""
@@ -92,9 +92,9 @@ def _escaped(control: re.Match[str]) -> str:
 
 
 def _mark(raw: object) -> int:
-    """Put an ``error`` in the place of each value in *raw* that cannot be taken; return how many there are.
+    """Replace each unusable value in *raw* by an ``error``; return the number of changes.
 
-    Words about a reading that are no single line are made one, which counts too.
+    A detail of several lines is made one line, which counts as a change too.
     """
     marked = 0
     for entry in _readings(raw):
@@ -102,10 +102,10 @@ def _mark(raw: object) -> int:
         if isinstance(detail, str) and _CONTROL.search(detail):
             entry["detail"] = one_line(detail)
             marked += 1
-        words = _unread(entry)
-        if words:
+        reason = _unread(entry)
+        if reason:
             entry.pop("value", None)
-            entry.update(status=ReadingStatus.ERROR.value, detail=words)
+            entry.update(status=ReadingStatus.ERROR.value, detail=reason)
             marked += 1
     return marked
 
@@ -121,7 +121,7 @@ def _list(raw: object, name: str) -> list[object]:
 
 
 def _unread(entry: dict[str, Any]) -> str:
-    """Return why the value of *entry* cannot be taken; empty where it can, or where more than the value is wrong."""
+    """Return why the value of *entry* is unusable; empty where it is usable, or where more than the value is wrong."""
     name, value = entry.get("quantity"), entry.get("value")
     quantity = QUANTITIES.get(name) if isinstance(name, str) else None
     if quantity is None or entry.get("status", ReadingStatus.OK.value) != ReadingStatus.OK.value:
@@ -141,7 +141,7 @@ def _unread(entry: dict[str, Any]) -> str:
 
 
 def _shown(value: str) -> str:
-    """Return *value* for a message: cut, and without what cannot be printed."""
+    """Return *value* for a message: cut, and without unprintable characters."""
     cut = value[:SHOWN_CHARACTERS] + ("..." if len(value) > SHOWN_CHARACTERS else "")
     return printable(cut)
 

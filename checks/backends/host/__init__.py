@@ -1,1 +1,1 @@
-"""The host: processors, memory and what the PCI bus shows."""
+"""The host: processors, memory and the accelerators on the PCI bus."""

@@ -1,10 +1,10 @@
-"""The host itself: processors, memory, the node, and the accelerators that its PCI bus shows.
+"""The host itself: processors, memory, the node, and the accelerators on its PCI bus.
 
-Everything comes from /proc and /sys under a settable root. A machine that lacks a feature (a virtual one has no
+Everything is read from /proc and /sys under a settable root. A machine that lacks a feature (a virtual one has no
 temperature, no throttle counters, no memory controller) reports it as unsupported, never as zero.
 
 psutil reads the memory. The rest is parsed here, because psutil takes /sys and the number of processors from the
-machine that it runs on, wherever PROCFS_PATH points, and knows no sockets, throttling, EDAC or PCI bus.
+running machine, wherever PROCFS_PATH points, and knows no sockets, throttling, EDAC or PCI bus.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from .withheld import excluded, is_denied, is_there, not_given, read_pages, with
 
 NAME = "host"
 MEMORY = "memory"
-"""The id of the main memory as a device."""
+"""The device id of the main memory."""
 
 FAST, SLOW = "fast", "slow"
 _CONTROLLERS = "sys/devices/system/edac/mc"
@@ -56,7 +56,7 @@ GUEST_BOARD = re.compile(
     r"(?i)\b(?:KVM|QEMU|KubeVirt|OpenStack|VMware|VirtualBox|Xen|Bochs|Parallels|BHYVE|Amazon EC2|"
     r"Google Compute Engine|Virtual Machine|HVM domU|Nutanix AHV)\b"
 )
-"""Vendor and product of virtual machines (systemd, src/basic/virt.c); those of Amazon without one are METAL_BOARD."""
+"""Vendor and product of virtual machines (systemd, src/basic/virt.c); bare metal of Amazon matches METAL_BOARD."""
 METAL_BOARD = re.compile(r"\.metal(?:-|$)")
 """Product names such as ``i3.metal`` and ``c7i.metal-24xl`` (Amazon EC2, list of instance types)."""
 
@@ -72,8 +72,8 @@ class HostBackend:
         denied: Callable[[str], bool] = is_denied,
         there: Callable[[str], bool] = is_there,
     ) -> None:
-        """Read below the root of *tree*; *denied* and *there* say of a device node whether the cgroup of this process
-        denies it, and whether it has it."""
+        """Read below the root of *tree*; *denied* returns whether the cgroup of this process denies it a device node,
+        *there* whether this process has the node."""
         self._tree = tree
         self._is_denied = denied
         self._is_there = there
@@ -84,7 +84,7 @@ class HostBackend:
         self.versions: dict[str, str] = {"kernel": kernel} if kernel else {}
 
     def devices(self) -> tuple[Device, ...]:
-        """Enumerate processors, memory, node and PCI accelerators; raise BackendError where /proc is no /proc."""
+        """Enumerate processors, memory, node and PCI accelerators. Raises BackendError where /proc is no /proc."""
         try:
             self._sockets = find_sockets(self._tree)
             self._sensors = {
@@ -108,7 +108,7 @@ class HostBackend:
         return (node, self._memory(), *processors, *accelerators)
 
     def read(self, group: str, device: Device) -> Iterable[Reading]:
-        """Return the readings of *group*. A file that cannot be read is told in its reading; nothing is raised."""
+        """Return the readings of *group*. An unreadable file becomes an error in its reading; nothing is raised."""
         match device.kind:
             case DeviceKind.NODE:
                 return self._read_node(group)
@@ -116,19 +116,20 @@ class HostBackend:
                 return self._read_memory(group)
             case DeviceKind.CPU:
                 return self._read_socket(group, device)
-        return ()  # what the PCI bus shows is identity; the vendor's backend reads the rest
+        return ()  # the PCI bus gives identity only; the vendor's backend reads the rest
 
     def events(self) -> Iterator[Event]:
-        """Return nothing: what happens to a host is told by its kernel log."""
+        """Yield nothing: the kernel log reports the events of a host."""
         return iter(())
 
     def close(self) -> None:
         """Do nothing: no handle is held between readings."""
 
     def _read_pages(self) -> dict[str, str | None]:
-        """Return the driver's pages about boards; of one that cannot be read now, as it was read last.
+        """Return the driver's pages about GPUs; the last content of a page that cannot be read now.
 
-        What is taken from it, the number of the node and whether the board is excluded, stays while the driver does.
+        The values used from it, the minor number and whether the GPU is excluded, are constant while the driver is
+        loaded.
         """
         pages = read_pages(self._tree)
         return {address: self._pages.get(address) if page is None else page for address, page in pages.items()}
@@ -152,7 +153,7 @@ class HostBackend:
         )
 
     def _is_guest(self, board: str) -> bool:
-        """Return whether this is a virtual machine: its processors say so (x86), or the name of its *board* does."""
+        """Return whether this is a virtual machine, by its processor flags (x86) or the name of its *board*."""
         flags = re.search(r"^flags\s*:(.*)$", self._tree.text_or_none("proc/cpuinfo") or "", re.MULTILINE)
         if flags is not None and "hypervisor" in flags[1].split():
             return True
@@ -163,7 +164,7 @@ class HostBackend:
         try:
             total = total_bytes(self._tree)
         except (OSError, ValueError):
-            total = None  # read again, and told, with the fast group
+            total = None  # read again, and reported, with the fast group
         name = self._tree.text_or_none(f"{_CONTROLLERS}/mc0/mc_name")
         return Device(
             id=MEMORY,
@@ -200,11 +201,11 @@ class HostBackend:
                 yield Reading(quantity, None, part, ReadingStatus.UNSUPPORTED, detail)
 
     def _uncorrected(self, name: str, controller: Part) -> Iterator[Reading]:
-        """Yield the uncorrected errors of each module of memory, then those of no known module.
+        """Yield the uncorrected errors of each memory module, then those of no known module.
 
-        Where the firmware tells of errors (ghes_edac), one controller stands for all the memory of the machine. Where
-        the kernel knows the channel of an error but not the slot, only the controller's sum may count it: what the sum
-        has beyond its modules is of no known one. The sum is read first: an error meanwhile is then not counted twice.
+        Where the firmware reports errors (ghes_edac), one controller covers all memory of the machine. Where the kernel
+        knows the channel of an error but not the slot, only the controller's sum may count it: the excess of the sum
+        over its modules is of no known one. The sum is read first: an error meanwhile is then not counted twice.
         """
         quantity = "ecc_uncorrected_errors"
         place = f"{_CONTROLLERS}/{name}"
@@ -266,12 +267,12 @@ def open_backend(context: Context) -> HostBackend:
 
 
 def _number(reading: Reading) -> float:
-    """Return the number of *reading*; 0 where it has none, which *reading* itself tells."""
+    """Return the number of *reading*; 0 where it has none: *reading* itself reports the reason."""
     return reading.value if isinstance(reading.value, int | float) else 0.0
 
 
 def _unread(quantity: str, error: OSError | ValueError, relative: str) -> Reading:
-    """Return a reading of a file that every Linux has: there its absence is an error, no missing feature."""
+    """Return a reading of a file that every Linux has: its absence is an error, not a missing feature."""
     status = status_of(error)
     if status is ReadingStatus.UNSUPPORTED:
         status = ReadingStatus.ERROR

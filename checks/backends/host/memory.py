@@ -1,7 +1,7 @@
 """The main memory, as psutil reads it from /proc/meminfo below the root of a reader.
 
-psutil takes the place of /proc from one variable of its module, for all of a process: a reader sets it, once, and
-nobody else may.
+psutil reads /proc below one module variable, which applies to the whole process: a reader sets it once, and no other
+code may.
 """
 
 from __future__ import annotations
@@ -19,35 +19,36 @@ _AVAILABLE = re.compile(r"^MemAvailable:", re.MULTILINE)
 
 
 def look_below(root: str) -> None:
-    """Have psutil read /proc below *root* from now on, in all of this process: a reader, which reads one root only."""
+    """Let psutil read /proc below *root* from now on, in this whole process: a reader, which reads one root only."""
     psutil.PROCFS_PATH = os.path.join(root, "proc")  # noqa: PTH118
 
 
 def total_bytes(tree: Tree) -> int:
-    """Return the memory of the machine. Raises OSError, or ValueError where /proc/meminfo does not tell it."""
-    return _told(tree)[0]
+    """Return the memory of the machine. Raises OSError, or ValueError where /proc/meminfo lacks it."""
+    return _virtual_memory(tree)[0]
 
 
 def available_bytes(tree: Tree) -> int:
-    """Return what new processes may have. Raises OSError, or ValueError where /proc/meminfo does not tell it.
+    """Return the bytes available to new processes. Raises OSError, or ValueError where /proc/meminfo lacks them.
 
-    Where the kernel tells none, as before Linux 3.14, psutil gives an estimate, which is not measured: none is taken.
+    Where the kernel reports none, as before Linux 3.14, psutil returns an estimate, which is no measurement: it is
+    refused.
     """
     if _AVAILABLE.search(tree.text(MEMINFO)) is None:
         raise ValueError("it has no MemAvailable")
-    _, available, doubts = _told(tree)
+    _, available, doubts = _virtual_memory(tree)
     if "available" in doubts:
         raise ValueError("its MemAvailable is below zero")
     return available
 
 
-def _told(tree: Tree) -> tuple[int, int, str]:
-    """Return what psutil reads below the root of *tree*, total and available, and what it set to zero instead."""
+def _virtual_memory(tree: Tree) -> tuple[int, int, str]:
+    """Return psutil's total and available bytes below the root of *tree*, and its warnings of fields set to zero."""
     path = tree.path("proc")
     if path != psutil.PROCFS_PATH:
         raise ValueError(f"psutil reads {psutil.PROCFS_PATH} in this process, not {path}")
     try:
-        # psutil warns of fields that it sets to zero, on the standard error of the reader; most are none of ours.
+        # psutil warns on standard error of fields that it sets to zero; most are not used here.
         with tree.noted(f"read /{MEMINFO}"), warnings.catch_warnings(record=True) as doubts:
             warnings.simplefilter("always")
             found = psutil.virtual_memory()

@@ -1,4 +1,4 @@
-"""Processor sockets: which there are, and their clocks, heat and throttling, from /proc and /sys."""
+"""Processor sockets with their clocks, temperature and throttling, from /proc and /sys."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _VENDORS = {"GenuineIntel": "intel", "AuthenticAMD": "amd", "HygonGenuine": "hyg
 _ARM_IMPLEMENTERS = {"0x41": "arm", "0x4e": "nvidia", "0x46": "fujitsu", "0xc0": "ampere", "0x48": "hisilicon"}
 
 CLOCK_SAMPLES = 8
-"""How many cores of a socket are asked for their clock: on some kernels asking wakes the core up."""
+"""Number of cores of a socket whose clock is read: on some kernels the read wakes the core up."""
 
 TEMPERATURE_DRIVERS = ("coretemp", "k10temp", "zenpower")
-"""hwmon drivers whose sensors sit in the processor."""
+"""hwmon drivers whose sensors are in the processor."""
 
 SMT_OFF = frozenset({"off", "forceoff"})
-"""What the kernel says where it uses one thread of each core: the others stay present and are offline."""
+"""The kernel's values where it uses one thread of each core: the others stay present and are offline."""
 
 CLOCK = Part(PartKind.CLOCK, "core")
 CORE = Part(PartKind.REASON, "core")
@@ -47,7 +47,7 @@ class Socket(msgspec.Struct, frozen=True):
 
     @property
     def first_threads(self) -> tuple[Processor, ...]:
-        """Return one processor of each core: the others of a core count the same things again."""
+        """Return one processor of each core: the other threads of a core repeat its counters."""
         seen: dict[int, Processor] = {}
         for processor in self.processors:
             seen.setdefault(processor.core, processor)
@@ -80,11 +80,12 @@ def find_sockets(tree: Tree) -> tuple[Socket, ...]:
 
 
 def are_offline(tree: Tree, sockets: Sequence[Socket]) -> bool:
-    """Return whether the kernel knows a socket's worth of processors that it does not use, as after ``chcpu -d``.
+    """Return whether the kernel lists a socket's worth of unused processors, as after ``chcpu -d``.
 
-    The *sockets* of a node are alike, and so another one has as many cores as the smallest. With SMT switched off the
-    other threads of the cores in use are offline and belong to no other socket. Those that may come but are not there
-    (``possible``), as in a virtual machine that can grow, are none; nor is there any where the kernel tells no lists.
+    The *sockets* of a node are alike, so another one has as many cores as the smallest. With SMT switched off the
+    other threads of the used cores are offline and belong to no other socket. Processors that are possible but not
+    present (``possible``), as in a virtual machine that can grow, do not count; without lists of the kernel the result
+    is False.
     """
     present, online = (tree.text_or_none(f"{_CPU}/{name}") for name in ("present", "online"))
     if present is None or online is None:
@@ -136,10 +137,10 @@ def clock_readings(tree: Tree, socket: Socket) -> Iterator[Reading]:
 
 
 def throttle_readings(tree: Tree, socket: Socket) -> Iterator[Reading]:
-    """Yield what the kernel counted when heat held the clock down.
+    """Yield the kernel's counters of thermal throttling.
 
-    Cores are summed over one thread each; the package is taken from one processor, as all of a package are told at
-    the same time. Only Intel processors have these counters.
+    Cores are summed over one thread each; the package is read from one processor, because the kernel updates all
+    processors of a package at the same time. Only Intel processors have these counters.
     """
     cores = [f"{_throttle(processor)}/core_throttle" for processor in socket.first_threads]
     package = f"{_throttle(socket.processors[0])}/package_throttle"
@@ -150,10 +151,10 @@ def throttle_readings(tree: Tree, socket: Socket) -> Iterator[Reading]:
 
 
 def heat_readings(tree: Tree, sensors: Sequence[str]) -> Iterator[Reading]:
-    """Yield the temperature of each of a socket's *sensors*, and the limit from which the processor slows itself down.
+    """Yield the temperature of each of a socket's *sensors*, and the limit from which the processor throttles.
 
     The limit is hwmon's ``crit``: the junction temperature at which the processor throttles. hwmon's ``max`` is left
-    out, it says when fans should be at full speed, which is no fault.
+    out: it is the temperature for full fan speed, which is no fault.
     """
     for index, sensor in enumerate(sensors):
         part = Part(PartKind.SENSOR, "package", index if len(sensors) > 1 else None)
@@ -174,7 +175,7 @@ def _temperature(tree: Tree, sensor: str, part: Part) -> Reading:
 
 
 def package_sensors(tree: Tree, socket: Socket, sockets: Sequence[Socket]) -> tuple[str, ...]:
-    """Return the path of each package sensor of *socket*, without ``_input``; *sockets* are all there are."""
+    """Return the path of each package sensor of *socket*, without ``_input``; *sockets* are all of the node."""
     chips: dict[str, list[str]] = {}
     for chip in tree.names(_HWMON, r"hwmon\d+"):
         driver = tree.text_or_none(f"{_HWMON}/{chip}/name")
@@ -199,13 +200,13 @@ def _package_sensor(tree: Tree, folder: str, driver: str, socket: Socket) -> str
     }
     if driver == "coretemp":
         return labels.get(f"Package id {socket.package}")
-    # Tctl may carry an offset that steers fans; Tdie is the temperature itself, where there is one.
+    # Tctl may include an offset for fan control; Tdie is the temperature itself, where present.
     unlabelled = f"{folder}/temp1" if tree.exists(f"{folder}/temp1_input") else None
     return labels.get("Tdie") or labels.get("Tctl") or unlabelled
 
 
 def _owner(tree: Tree, folder: str, position: int, chips: int, sockets: Sequence[Socket]) -> int:
-    """Return the index of the socket that an AMD sensor chip sits in: by NUMA node, else by order."""
+    """Return the index of the socket of an AMD sensor chip: by NUMA node, else by order."""
     node = tree.integer_or_none(f"{folder}/device/numa_node")
     for socket in sockets:
         if node is not None and node in socket.nodes:
@@ -233,7 +234,7 @@ def _cpuinfo(text: str) -> dict[int, dict[str, str]]:
 
 
 def _nodes(tree: Tree) -> dict[int, int]:
-    """Return the NUMA node of each logical processor; empty where the kernel knows no nodes."""
+    """Return the NUMA node of each logical processor; empty where the kernel lists no nodes."""
     result: dict[int, int] = {}
     for node in tree.names("sys/devices/system/node", r"node\d+"):
         listing = tree.text_or_none(f"sys/devices/system/node/{node}/cpulist") or ""
