@@ -1,4 +1,4 @@
-"""Render a report: one HTML page with verdict, inventory, figures and plots, from a burn-in or status document."""
+"""Render a burn-in or status document as one HTML page with verdict, inventory, figures and plots."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nodevet.agent.terminal.output import emit, say
 from nodevet.checks.core.errors import UsageError
 from nodevet.checks.system.files import foreign_link, replace
 
-SUMMARY = "render a report"
+SUMMARY = "render a report as HTML"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -88,7 +88,7 @@ def _present(facts: Facts) -> Item:
             "scripts",
             NODE,
             Status.WRONG,
-            f"not there or no files: {', '.join(missing)}",
+            f"missing, or not regular files: {', '.join(missing)}",
             f"copy deploy/slurm to {facts.folder} ({BY_RENAMING}); SLURM drains a node that lacks its prolog",
         )
     if not_run:
@@ -134,13 +134,13 @@ def _owned(facts: Facts) -> Item:
     ]
     if foreign or open_to_all:
         says = "; ".join(
-            ([f"not root's: {', '.join(foreign)}"] if foreign else [])
-            + ([f"others may write: {', '.join(open_to_all)}"] if open_to_all else [])
+            ([f"not owned by root: {', '.join(foreign)}"] if foreign else [])
+            + ([f"writable by others: {', '.join(open_to_all)}"] if open_to_all else [])
         )
         return Item("owner", NODE, Status.WRONG, says, "chown root, chmod go-w: slurmd runs the scripts as root")
     if missing := _missing(facts):
-        return Item("owner", NODE, Status.CANNOT_TELL, f"not there: {', '.join(missing)}")
-    return Item("owner", NODE, Status.OK, "root's, and nobody else may write there")
+        return Item("owner", NODE, Status.CANNOT_TELL, f"missing: {', '.join(missing)}")
+    return Item("owner", NODE, Status.OK, "owned by root, writable by root only")
 
 
 def _is_sticky(entry: Entry) -> bool:
@@ -162,7 +162,7 @@ def _rehearsed(facts: Facts) -> Item:
         "rehearsal",
         NODE,
         Status.OK,
-        "a copy opens on a healthy state, closes on a hard fault, opens on an unknown word",
+        "a copy of the scripts opens on a healthy state, closes on a hard fault, opens on an unknown word",
     )
 
 
@@ -172,16 +172,14 @@ def _settings(facts: Facts) -> Iterator[Item]:
         yield Item("gate.conf", NODE, Status.CANNOT_TELL, gate)
         return
     if gate.get("found") != "yes":
-        yield Item(
-            "gate.conf", NODE, Status.WARNING, "not there: the prolog only observes", f"copy it to {facts.folder}"
-        )
+        yield Item("gate.conf", NODE, Status.WARNING, "missing: the prolog only observes", f"copy it to {facts.folder}")
     elif gate.get("slip"):
         yield Item(
             "gate.conf",
             NODE,
             Status.WRONG,
             f"not understood: {gate['slip']}",
-            "one setting a line, no quotes, no spaces around the sign: what is not understood closes nothing",
+            "write one setting per line, without quotes and without spaces around =; an invalid file closes nothing",
         )
     else:
         yield Item("gate.conf", NODE, Status.OK, f"understood, mode={gate.get('mode')}")
@@ -198,7 +196,7 @@ def _runtime(facts: Facts) -> Item:
             NODE,
             Status.WRONG,
             f"gate.conf says {ours}, the agent {agents}",
-            f"set runtime_dir={agents} in gate.conf, or the prolog never finds a verdict",
+            f"set runtime_dir={agents} in gate.conf, so that the prolog finds the state file",
         )
     return Item("runtime_dir", NODE, Status.OK, ours)
 
@@ -210,11 +208,11 @@ def _state(facts: Facts) -> Item:
     if facts.uptime_seconds >= state.fresh_until_uptime:
         age = facts.uptime_seconds - state.fresh_until_uptime
         return Item(
-            "state file", NODE, Status.WRONG, f"{facts.state_path} is old by {age:.0f} s", "systemctl status nodevet"
+            "state file", NODE, Status.WRONG, f"{facts.state_path} expired {age:.0f} s ago", "systemctl status nodevet"
         )
     says = f"{facts.state_path} says {state.state}, generation {state.generation}, for {state.node}"
     if state.state == "unknown":
-        return Item("state file", NODE, Status.WARNING, f"{says}: {state.reason}", "nodevet status says what to do")
+        return Item("state file", NODE, Status.WARNING, f"{says}: {state.reason}", "run nodevet status")
     return Item("state file", NODE, Status.OK, says)
 
 
@@ -225,8 +223,8 @@ def _claims(facts: Facts) -> Item:
             "claims",
             NODE,
             Status.WRONG,
-            f"{entry.path}: {entry.trouble or 'not there'}",
-            "start the agent, which makes it; without it a load could begin beside a job",
+            f"{entry.path}: {entry.trouble or 'missing'}",
+            "start the agent, which creates it; without it a burn-in could start beside a job",
         )
     if entry.uid != facts.state_uid:
         return Item(
@@ -234,7 +232,7 @@ def _claims(facts: Facts) -> Item:
             NODE,
             Status.WRONG,
             f"{entry.path} is of uid {entry.uid}, the state file of uid {facts.state_uid}",
-            "remove it after a look, and restart the agent",
+            "check and remove it, then restart the agent",
         )
     return Item("claims", NODE, Status.OK, entry.path)
 
@@ -350,7 +348,7 @@ def _hook(facts: Facts, name: str, script: str) -> Item:
     ours = f"{facts.folder}/{script}"
     for judged, of in ((waits, "slurm.conf says, and SLURM has not loaded it: "), (hook, "")):
         if judged is not None and judged.named not in UNSET and judged.lacks:
-            step = judged.misread or "copy the scripts here, or take the line out"
+            step = judged.misread or "copy the scripts to this node, or remove the line"
             says = f"{of}{judged.named}: {judged.lacks}"
             drains = f"SLURM drains this node with the next job{' after scontrol reconfigure' if of else ''}: {step}"
             return Item(f"{name}=", CLUSTER, Status.WRONG, says, drains)
@@ -382,7 +380,7 @@ def _periodic(facts: Facts) -> Iterator[Item]:
     if not hook.lacks:
         yield Item("HealthCheckProgram=", CLUSTER, Status.OK, hook.named)
         return
-    step = hook.misread or "copy the scripts here, or take the line out"
+    step = hook.misread or "copy the scripts to this node, or remove the line"
     says = f"{hook.named}: {hook.lacks}"
     yield Item(
         "HealthCheckProgram=", CLUSTER, Status.WARNING, says, f"SLURM runs none, and only slurmd logs it: {step}"
@@ -418,7 +416,7 @@ def _held(config: Mapping[str, str]) -> Item:
         CLUSTER,
         Status.WARNING,
         "lacks nohold_on_prolog_fail: a batch job at a closed gate is held until somebody releases it",
-        "add it to the words that are there, with a comma",
+        "add it to the existing values, separated by a comma",
     )
 
 
@@ -435,7 +433,7 @@ def _patience(facts: Facts, config: Mapping[str, str]) -> Iterator[Item]:
             f"{name}=",
             CLUSTER,
             Status.WARNING,
-            f"{config.get(name, 'not shown')}: a file system that hangs holds a node for ever",
+            f"{config.get(name, 'not shown')}: a hung file system blocks a node without limit",
             f"set more than {own} take, and than {needs}: SLURM kills what takes longer, and drains the node"
             if own
             else "set 30",
@@ -484,13 +482,18 @@ def _slurmd_user(facts: Facts, config: Mapping[str, str]) -> Item:
     if uid is None:
         return Item("SlurmdUser=", CLUSTER, Status.CANNOT_TELL, f"{user or 'not shown'}", "scontrol show config")
     if agents is None:
-        return Item("SlurmdUser=", CLUSTER, Status.CANNOT_TELL, f"{user}; whose the agent is, no state file tells")
+        return Item(
+            "SlurmdUser=",
+            CLUSTER,
+            Status.CANNOT_TELL,
+            f"{user}; the user of the agent is not known without a state file",
+        )
     if int(uid[1]) != agents:
         return Item(
             "SlurmdUser=",
             CLUSTER,
             Status.WRONG,
-            f"{user} runs the prolog, and the agent runs as uid {agents}: it trusts no state file and logs nothing",
+            f"{user} runs the prolog, and the agent runs as uid {agents}: it ignores the state file and logs nothing",
             "run slurmd and the agent as root",
         )
     return Item("SlurmdUser=", CLUSTER, Status.OK, user)
@@ -508,5 +511,5 @@ def _rights(facts: Facts, config: Mapping[str, str]) -> Item:
         return Item("rights", CLUSTER, Status.OK, f"uid {agents} is {facts.admin_level}")
     step = "run the agent as root or SlurmUser, or give its user AdminLevel=Operator with sacctmgr"
     if facts.admin_level is None:
-        return Item("rights", CLUSTER, Status.CANNOT_TELL, f"what uid {agents} may do is not told", step)
+        return Item("rights", CLUSTER, Status.CANNOT_TELL, f"the rights of uid {agents} are not shown", step)
     return Item("rights", CLUSTER, Status.WRONG, f"uid {agents} has AdminLevel={facts.admin_level}", step)

@@ -103,7 +103,7 @@ class Guard:
             told = before is not None and not before.works and before.error == str(bug)
             self._faults[part] = PartFault(part, before.count + 1 if before else 1, str(bug))
         if not told:
-            self._tell(f"{part} failed: {bug}; the agent goes on without it: please report this")
+            self._tell(f"{part} failed: {bug}; the agent runs without it: report this bug")
 
     def works(self, part: str) -> None:
         """Note that *part* worked; what it failed with is over."""
@@ -151,8 +151,8 @@ def culprits(items: Sequence[Item], fails: Callable[[Sequence[Item]], bool]) -> 
 def _words(fault: PartFault) -> str:
     times = "once" if fault.count == 1 else f"{fault.count} times"
     return (
-        f"{fault.part} of the agent failed {times}: {fault.error}; everything else goes on; "
-        "no fault of the hardware: please report this with the agent's log"
+        f"{fault.part} of the agent failed {times}: {fault.error}; all other parts run; "
+        "this is a bug in nodevet and no hardware fault: report it with the agent's log"
     )
 
 

@@ -32,7 +32,7 @@ _IDENTITY = ("device", "kind", "vendor", "model", "uuid", "pci", "serial", "driv
 
 
 def node_makers(snapshot: Snapshot, *, detail: bool) -> Iterator[Maker]:
-    """Yield what makes everything that is no quantity and no result of a burn-in."""
+    """Yield the makers of all metrics apart from quantities and burn-in results."""
     yield "metrics: agent", partial(_agent, snapshot)
     yield "metrics: own use", partial(_own_use, snapshot.agent.own_use)
     yield "metrics: gate", partial(_gate, snapshot)
@@ -55,84 +55,82 @@ def _agent(snapshot: Snapshot) -> Iterator[Family]:
     yield gauge("build_info", "Version of the agent that serves this page.", ("version",), {(agent.version,): 1})
     yield gauge(
         "node_info",
-        "Name of the node as the agent knows it, how much of it is judged, and whether it is a simulation.",
+        "Name of the node, scope of its verdict, and whether it is simulated.",
         ("node", "scope", "simulated"),
         {(snapshot.node, snapshot.scope, str(snapshot.simulated).lower()): 1},
     )
     yield gauge(
         "agent_configuration_info",
-        "Digests of the configuration and of the rules in force.",
+        "Digests of the active configuration and rules.",
         ("configuration", "rules"),
         {(agent.configuration_digest, agent.rules_digest): 1},
     )
     plain: tuple[tuple[str, str, Value], ...] = (
-        ("agent_start_timestamp_seconds", "When the agent started.", agent.started.wall_seconds),
-        ("agent_interval_seconds", "Time between two rounds of reading.", agent.interval_seconds),
+        ("agent_start_timestamp_seconds", "Start time of the agent.", agent.started.wall_seconds),
+        ("agent_interval_seconds", "Interval between two rounds of reading.", agent.interval_seconds),
         ("agent_ready", "Whether the first round is complete.", agent.ready),
-        ("probing", "Whether a load of the agent may run on the devices now.", agent.probing),
+        ("probing", "Whether a probe or burn-in of the agent may run on the devices now.", agent.probing),
         (
             "configuration_last_reload_successful",
-            "Whether the configuration that was read last is in force.",
+            "Whether the last configuration reload succeeded.",
             agent.configuration_accepted,
         ),
-        ("snapshot_timestamp_seconds", "When the state on this page was judged.", snapshot.time.wall_seconds),
-        ("snapshot_generation", "Number of the judgement on this page, counted by the agent.", snapshot.generation),
-        ("simulated", "Whether this node is a simulation.", snapshot.simulated),
+        ("snapshot_timestamp_seconds", "Time of the verdict on this page.", snapshot.time.wall_seconds),
+        ("snapshot_generation", "Sequence number of the verdict on this page.", snapshot.generation),
+        ("simulated", "Whether this node is simulated.", snapshot.simulated),
     )
     for name, description, value in plain:
         yield gauge(name, description, (), {(): value})
     yield gauge(
         "output_success",
-        "Whether the last write of the store, and of the state file that a prolog reads, succeeded.",
+        "Whether the last write of the output (store, state file) succeeded.",
         ("output",),
         {("store",): not agent.store, ("state_file",): not agent.state_file},
     )
     yield counter(
         "log_dropped_lines",
-        "Lines of the agent's log that were dropped because their reader did not take them.",
+        "Log lines of the agent that were dropped because the log receiver was too slow.",
         (),
         {(): agent.dropped_log_lines},
     )
     yield counter(
         "http_refused_connections",
-        "Connections to the agent that were closed unanswered: incomplete, or too many at once.",
+        "HTTP connections closed without an answer: incomplete request, or too many connections.",
         (),
         {(): agent.refused_connections},
     )
 
 
 def _own_use(use: OwnUse) -> Iterator[Family]:
-    """Yield what the agent's process took when this page was judged; what could not be read is left out."""
+    """Yield the resource use of the agent's process; values that could not be read are left out."""
     gauges: tuple[tuple[str, str, Value | None], ...] = (
-        ("resident_memory_bytes", "Memory of the agent's process, shared pages counted whole.", use.resident_bytes),
+        ("resident_memory_bytes", "Resident memory of the agent's process (RSS).", use.resident_bytes),
         (
             "proportional_memory_bytes",
-            "Memory of the agent's process, shared pages counted in parts (PSS).",
+            "Proportional memory of the agent's process (PSS).",
             use.proportional_bytes,
         ),
-        ("open_file_descriptors", "File descriptors that the agent's process has open.", use.open_descriptors),
+        ("open_file_descriptors", "Open file descriptors of the agent's process.", use.open_descriptors),
         ("threads", "Threads of the agent's process.", use.threads),
     )
     for name, description, value in gauges:
         yield gauge(f"agent_{name}", description, (), {(): value})
-    yield counter(
-        "agent_cpu_seconds", "Processor time of the agent's process, user and system.", (), {(): use.cpu_seconds}
-    )
+    yield counter("agent_cpu_seconds", "CPU time of the agent's process, user and system.", (), {(): use.cpu_seconds})
 
 
 def _gate(snapshot: Snapshot) -> Iterator[Family]:
     agent = snapshot.agent
     yield counter(
         "gate_decisions",
-        "What the prologs of jobs decided, over restarts of the agent.",
+        "Decisions of the SLURM prolog; kept over restarts of the agent.",
         ("decision",),
         {(name,): count for name, count in agent.gate_decisions.items()},
     )
-    yield gauge("jobs", "Jobs that claim this node: begun by a prolog, not ended by an epilog.", (), {(): agent.jobs})
+    yield gauge("jobs", "Jobs with a claim on this node: prolog run, epilog not yet run.", (), {(): agent.jobs})
     age = agent.oldest_job_seconds
     yield gauge(
         "oldest_job_timestamp_seconds",
-        "When the oldest claim of a job was made; one that outlives its job keeps the agent's probe away.",
+        "Time of the oldest claim of a job; a claim blocks the probe of the agent.",
         (),
         {(): None if age is None else round(snapshot.time.wall_seconds - age)},
     )
@@ -140,26 +138,34 @@ def _gate(snapshot: Snapshot) -> Iterator[Family]:
 
 def _verdicts(snapshot: Snapshot) -> Iterator[Family]:
     verdict = snapshot.verdict
-    yield gauge("node_state", "Verdict of the node, 1 for the state it is in.", ("state",), _states(verdict.state))
     yield gauge(
-        "node_hard_fault", "Whether the verdict rests on a fault that needs one look only.", (), {(): verdict.hard}
+        "node_state",
+        "Verdict of the node: 1 for the current state, 0 for the others.",
+        ("state",),
+        _states(verdict.state),
+    )
+    yield gauge(
+        "node_hard_fault",
+        "Whether the node is failed by a hard fault, one that a single sample proves.",
+        (),
+        {(): verdict.hard},
     )
     yield gauge(
         "gate_closed",
-        "Whether faults close the gate: the prolog, where one is installed, keeps jobs off this node or its device.",
+        "Whether the gate is closed: the prolog, where installed, keeps jobs off this node or its device.",
         (),
         {(): bool(closing(snapshot))},
     )
     yield gauge(
         "gate_mode_info",
-        "How far a hard fault may reach at this site: observe, gate or drain.",
+        "Configured effect of a hard fault ([gate] mode): observe, gate or drain.",
         ("mode",),
         {(snapshot.modes.site.value,): 1},
     )
     oldest = verdict.oldest_evidence
     yield gauge(
         "node_oldest_evidence_timestamp_seconds",
-        "When the oldest reading was taken that the verdict rests on.",
+        "Time of the oldest sample behind the verdict.",
         (),
         {(): oldest.wall_seconds if oldest else None},
     )
@@ -169,7 +175,9 @@ def _devices(snapshot: Snapshot) -> Iterator[Family]:
     states: dict[LabelValues, Value | None] = {}
     for device, judged in snapshot.device_verdicts.items():
         states.update(_states(judged.state, device))
-    yield gauge("device_state", "Verdict of a device, 1 for the state it is in.", ("device", "state"), states)
+    yield gauge(
+        "device_state", "Verdict of a device: 1 for the current state, 0 for the others.", ("device", "state"), states
+    )
     yield gauge(
         "device_info",
         "Identity of a device.",
@@ -207,24 +215,26 @@ def _episodes(snapshot: Snapshot) -> Iterator[Family]:
         opened[key] = min(opened.get(key) or episode.opened.wall_seconds, episode.opened.wall_seconds)
     yield gauge(
         "episodes",
-        "Faults that are not cleared, by where they stand.",
+        "Episodes that are not cleared, by state.",
         ("state",),
         {(state.value,): n for state, n in counted.items() if state is not EpisodeState.CLEARED},
     )
-    yield gauge("episode_active", "A fault that is not cleared, present while it lasts.", _EPISODE, active)
+    yield gauge(
+        "episode_active", "Episode that is not cleared; the series exists while the episode lasts.", _EPISODE, active
+    )
     yield counter(
-        "episode_occurrences", "Times that a fault that is not cleared was seen, over its parts.", _FAULT, seen
+        "episode_occurrences", "Occurrences of an episode that is not cleared, summed over its parts.", _FAULT, seen
     )
     yield gauge(
         "episode_opened_timestamp_seconds",
-        "When a fault that is not cleared was seen first, over its parts.",
+        "Time when an episode that is not cleared was first seen, earliest of its parts.",
         _FAULT,
         opened,
     )
 
 
 def _acknowledged(snapshot: Snapshot) -> Iterator[Family]:
-    """Yield what persons acknowledged; parts of a device that one word covers are one series."""
+    """Yield acknowledged episodes; parts of a device under one acknowledgement are one series."""
     numbers: dict[LabelValues, int] = {}
     said: dict[LabelValues, float] = {}
     ends: dict[LabelValues, float] = {}
@@ -240,16 +250,19 @@ def _acknowledged(snapshot: Snapshot) -> Iterator[Family]:
             ends[key] = min(ends.get(key, end), end)
     yield gauge(
         "acknowledged_episodes",
-        "Faults that a person acknowledged, by who and why; state absent: not there now, and a return is covered.",
+        "Acknowledged episodes, by actor and note; state absent: the fault is cleared and its return is covered.",
         (*_FAULT, "actor", "note", "state"),
         numbers,
     )
     yield gauge(
-        "acknowledgement_timestamp_seconds", "When a person acknowledged a fault last, over parts.", _FAULT, said
+        "acknowledgement_timestamp_seconds",
+        "Time of the last acknowledgement of an episode, latest of its parts.",
+        _FAULT,
+        said,
     )
     yield gauge(
         "acknowledgement_expiry_timestamp_seconds",
-        "When the first acknowledgement of a fault ends, over parts.",
+        "Expiry time of the acknowledgement of an episode, earliest of its parts.",
         _FAULT,
         ends,
     )
@@ -271,13 +284,13 @@ def _events(snapshot: Snapshot) -> Iterator[Family]:
     counts = {(event.code, event.device, event.fault_class.value): event for event in snapshot.events}
     yield counter(
         "events",
-        "Events that the kernel log or a driver told, by code; one log line that repeats another is not counted.",
+        "Events of the kernel log and drivers, by code; a repeated log line is not counted.",
         (*_FAULT, "fault_class"),
         {labels: event.count for labels, event in counts.items()},
     )
     yield gauge(
         "event_last_timestamp_seconds",
-        "When the last event of a code was told.",
+        "Time of the last event of a code.",
         (*_FAULT, "fault_class"),
         {labels: event.last.wall_seconds for labels, event in counts.items()},
     )
@@ -288,7 +301,7 @@ def _checks(snapshot: Snapshot) -> Iterator[Family]:
     runs = {(run.check,): run for run in snapshot.checks}
     yield gauge(
         "check_success",
-        "Whether the last run of the check came to its end.",
+        "Whether the last run of the check succeeded.",
         ("check",),
         {labels: run.success for labels, run in runs.items()},
     )
@@ -300,7 +313,7 @@ def _checks(snapshot: Snapshot) -> Iterator[Family]:
     )
     yield gauge(
         "findings",
-        "Findings of the last judgement that did not pass, by outcome.",
+        "Findings of the last verdict that did not pass, by outcome.",
         ("outcome",),
         {
             (outcome.value,): sum(run.outcomes.get(outcome.value, 0) for run in snapshot.checks)
@@ -310,7 +323,7 @@ def _checks(snapshot: Snapshot) -> Iterator[Family]:
 
 
 def _limits(snapshot: Snapshot, units: tuple[str, ...]) -> Iterator[Family]:
-    """Yield what the checks compared with last: the strictest of all devices of a model and of their parts."""
+    """Yield the limits in force: the strictest of all devices of a model and of their parts."""
     models = {device.id: device.model for device in snapshot.devices}
     by_unit: dict[str, dict[LabelValues, Value | None]] = {unit: {} for unit in units}
     for finding in snapshot.findings:
@@ -324,7 +337,7 @@ def _limits(snapshot: Snapshot, units: tuple[str, ...]) -> Iterator[Family]:
     for unit, samples in by_unit.items():
         yield gauge(
             f"limit_{unit}",
-            "Limit in force: broken where the value stands to it as op says.",
+            "Limit in force; a value is out of limit where value op limit holds.",
             ("check", "code", "op", "model"),
             samples,
         )
@@ -341,13 +354,13 @@ def _readers(snapshot: Snapshot) -> Iterator[Family]:
     present = {(reader.backend,): reader for reader in snapshot.readers if reader.state is not ReaderState.ABSENT}
     yield gauge(
         "reader_up",
-        "Whether the process that reads a backend answers; backends without devices are left out.",
+        "Whether the collector (reader process) of a backend answers; backends without devices are left out.",
         ("backend",),
         {labels: reader.state is ReaderState.RUNNING for labels, reader in present.items()},
     )
     yield gauge(
         "reader_state",
-        "How the reader of a backend is doing, 1 for the state it is in; backends without devices are left out.",
+        "State of the collector of a backend, 1 for the current state; backends without devices are left out.",
         ("backend", "state"),
         {
             (reader.backend, state.value): reader.state is state
@@ -358,19 +371,19 @@ def _readers(snapshot: Snapshot) -> Iterator[Family]:
     )
     yield counter(
         "reader_starts",
-        "Times that the reader of a backend was started.",
+        "Starts of the collector of a backend.",
         ("backend",),
         {labels: reader.starts for labels, reader in present.items()},
     )
     yield counter(
         "reader_hangs",
-        "Times that the reader of a backend did not answer before its deadline.",
+        "Hangs of the collector of a backend: no answer before its deadline.",
         ("backend",),
         {labels: reader.hangs for labels, reader in present.items()},
     )
     yield gauge(
         "reader_last_round_timestamp_seconds",
-        "When the reader of a backend completed a round last.",
+        "Time of the last complete round of the collector of a backend.",
         ("backend",),
         {labels: reader.last_round.wall_seconds for labels, reader in present.items() if reader.last_round},
     )

@@ -64,21 +64,21 @@ _DEFAULT: Mapping[str, frozenset[str]] = {
     "memory_available_bytes": _ANY,
     "load_average_ratio": _ANY,
 }
-"""What a page without detail shows: quantity to the names of its parts."""
+"""Quantities on a page without detail, with the names of their parts."""
 
 _NEVER: Mapping[str, frozenset[str]] = {
     "clock_hertz": frozenset({"video"}),
     "clock_maximum_hertz": frozenset({"video"}),
     "throttle_active": frozenset({"idle", "display_clocks", "applications_clocks", "sync_boost"}),
 }
-"""What no page shows, because it tells nothing of whether a node is fit."""
+"""Quantities on no page, because they do not concern the health of a node."""
 
 Readings = dict[tuple[str, str, int | None], Reading]
 """The newest readings of one quantity by device, name of the part and its index."""
 
 
 def quantity_makers(snapshot: Snapshot, *, detail: bool) -> Iterator[Maker]:
-    """Yield what was read lately: counts of readings, links by device, and every quantity that the page shows."""
+    """Yield current readings: counts by status, links by device, and every quantity on the page."""
     statuses = dict.fromkeys(ReadingStatus, 0)
     shown = {key for key, quantity in QUANTITIES.items() if quantity.exported and (detail or key in _DEFAULT)}
     taken: dict[str, Readings] = {key: {} for key in (*shown, "link_active")}
@@ -119,7 +119,7 @@ def part_label(kind: PartKind) -> str | None:
 def _statuses(statuses: Mapping[ReadingStatus, int]) -> Iterator[Family]:
     yield gauge(
         "readings",
-        "Readings of the last rounds, by how they went.",
+        "Readings of the last rounds, by status.",
         ("status",),
         {(status.value,): count for status, count in statuses.items()},
     )
@@ -131,10 +131,10 @@ def _link_counts(readings: Readings) -> Iterator[Family]:
         device for (device, _, _), reading in readings.items() if reading.status is not ReadingStatus.UNSUPPORTED
     )
     told = {device: links[device] for device, value in up.items() if value is not None}
-    yield gauge("links", "Links that the device has.", _DEVICE, _by_device(told))
+    yield gauge("links", "Links of the device.", _DEVICE, _by_device(told))
     yield gauge(
         "links_up",
-        "Links of the device that are up; left out where one of them could not be read.",
+        "Links of the device that are up; absent where one of them could not be read.",
         _DEVICE,
         _by_device(up),
     )

@@ -1,4 +1,4 @@
-"""The last burn-in on the metrics page: its figures, when it ended, and what it proved."""
+"""The last burn-in on the metrics page: figures, end time and verification."""
 
 from __future__ import annotations
 
@@ -12,17 +12,23 @@ from .family import Family, LabelValues, gauge
 
 _FIGURES = (
     ("tflops_median", 1e12, "flops_per_second", True, "Median rate of the last finished burn-in of this workload."),
-    ("efficiency_ratio", 1, "efficiency_ratio", True, "Rate of the last finished burn-in over the theoretical peak."),
+    (
+        "efficiency_ratio",
+        1,
+        "efficiency_ratio",
+        True,
+        "Median rate of the last finished burn-in as a share of the theoretical peak.",
+    ),
     (
         "mismatches",
         1,
         "mismatches",
         True,
-        "Wrong matrix products of the last finished burn-in, or of one before that no re-test has disproved.",
+        "Wrong GEMMs of the last finished burn-in, or of an earlier one that no re-test has cleared.",
     ),
-    ("gemms_verified", 1, "gemms_verified", False, "Matrix products of the last finished burn-in that were verified."),
+    ("gemms_verified", 1, "gemms_verified", False, "Verified GEMMs of the last finished burn-in."),
 )
-"""Figure of a result, what brings it to a base unit, its name here, whether a default page has it, and its help."""
+"""Figure of a result, factor to the base unit, metric name, whether the default page has it, and help."""
 
 
 _LABELS = ("workload", "device", "dtype")
@@ -34,14 +40,14 @@ def result_metrics(snapshot: Snapshot, *, detail: bool) -> Iterator[Family]:
     newest = snapshot.results  # in the order in which they came, whatever the wall clock says
     yield gauge(
         "burnin_passed",
-        "Whether the last burn-in finished, found its planted faults and nothing wrong, and disproved what was before.",
+        "Whether the last burn-in finished, passed its self-test, found no wrong GEMM, and cleared earlier ones.",
         _LABELS,
         {_labels(result): is_passed_retest(result) for result in newest} | dict.fromkeys(standing, False),
     )
     if newest:
         yield gauge(
             "burnin_complete",
-            "Whether the last burn-in verified all of its plan to the end, and no wrong result stands undisproved.",
+            "Whether the last burn-in verified its whole plan, and no wrong result remains uncleared.",
             (),
             {(): last_proof(newest, snapshot.episodes).state is State.OK},
         )
@@ -61,7 +67,7 @@ def result_metrics(snapshot: Snapshot, *, detail: bool) -> Iterator[Family]:
             )
     yield gauge(
         "burnin_finished_timestamp_seconds",
-        "When the last finished burn-in of this workload ended.",
+        "End time of the last finished burn-in of this workload.",
         _LABELS,
         {labels: result.ended.wall_seconds for labels, result in finished.items()},
     )

@@ -10,11 +10,11 @@ from .family import Family, counter, gauge
 
 
 def scheduler_metrics(snapshot: Snapshot) -> Iterator[Family]:
-    """Yield how the writer is doing: what it wrote, what it did not and why, and what it would."""
+    """Yield the state of the writer: writes, withheld drains with their reasons, and the pending drain."""
     slurm = snapshot.agent.slurm
     yield gauge(
         "slurm_writer_info",
-        "What the writer to SLURM may do, and what SLURM calls this node.",
+        "Mode of the SLURM writer, and the name of this node in SLURM.",
         ("writer", "node"),
         {("off", "") if slurm is None else (slurm.writer, slurm.node): 1},
     )
@@ -28,45 +28,45 @@ def scheduler_metrics(snapshot: Snapshot) -> Iterator[Family]:
     )
     yield counter(
         "slurm_write_skipped",
-        "Passes in which a drain was due and was not written, by why; reasons that never came are left out.",
+        "Passes with a pending drain that was not written, by reason; reasons that never occurred are left out.",
         ("reason",),
         {(why,): count for why, count in slurm.skipped.items() if count},
     )
     yield counter(
         "slurm_resumes",
-        "Times that somebody resumed this node in SLURM and so acknowledged.",
+        "Resumes of this node by a person in SLURM; each acknowledges the faults known at that time.",
         (),
         {(): slurm.acknowledged},
     )
-    yield gauge("slurm_would_drain", "Whether a drain is due that is not written.", (), {(): bool(slurm.wanted)})
+    yield gauge("slurm_would_drain", "Whether a drain is pending and not written.", (), {(): bool(slurm.wanted)})
     yield gauge(
         "slurm_drained_by_nodevet",
-        "Whether SLURM shows that nodevet closed this node: our reason, or our mark where only the gate is closed.",
+        "Whether nodevet closed this node in SLURM: its drain reason, or its mark where only the gate is closed.",
         (),
         {(): slurm.closed},
     )
     yield gauge(
         "slurm_partition_info",
-        "The partitions of this node, as SLURM showed them last: nodevet closes nodes under a limit in each.",
+        "Partitions of this node in SLURM; nodevet closes nodes up to a limit in each.",
         ("partition",),
         {(name,): 1 for name in slurm.partitions},
     )
     yield gauge(
         "slurm_drain_limit_reached",
-        "Whether this node stays in service because nodevet has closed as many as it may: look for a common cause.",
+        "Whether this node stays in service because the limit of closed nodes is reached.",
         (),
         {(): slurm.limit_reached},
     )
-    yield gauge("slurm_permit_held", "Whether this node may be closed to jobs.", (), {(): slurm.permit.held})
+    yield gauge("slurm_permit_held", "Whether this node has a permit to be closed.", (), {(): slurm.permit.held})
     yield gauge(
         "slurm_permit_unanswered",
-        "Whether this node stays in service because SLURM did not answer when it was asked for a permit.",
+        "Whether this node stays in service because SLURM did not answer the request for a permit.",
         (),
         {(): slurm.unanswered},
     )
     yield gauge(
         "slurm_last_read_timestamp_seconds",
-        "When SLURM answered last what state this node is in; it is asked when a fault or a drain gives cause.",
+        "Time of the last answer of SLURM about the state of this node; it is queried only for a fault or a drain.",
         (),
         {(): slurm.last_read_seconds},
     )

@@ -41,7 +41,7 @@ brought an earlier reader down by what users left about (reference/calls_of_user
 CODE_NAMES = {
     NO_FUNCTION: "this release has no such function",
     UNREADABLE: "the wrapper could not read the answer",
-    LEFT_OUT: "left out for a while, because what a user did brought the reader down in it: see the agent's log",
+    LEFT_OUT: "skipped for a time, because the action of a user ended the collector in this call: see the agent's log",
     INVALID: "invalid parameter",
     NOT_SUPPORTED: "not supported",
     NOT_YET_IMPLEMENTED: "not implemented yet",

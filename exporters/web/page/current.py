@@ -9,7 +9,7 @@ __all__ = ["CurrentReadings", "number_of"]
 
 
 class CurrentReadings:
-    """Answers what a device reads now; a reading that has grown old is not an answer."""
+    """The current readings of each device; a stale reading counts as absent."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         """Sort the samples of *snapshot* by device and quantity."""
