@@ -105,21 +105,21 @@ def _overview() -> str:
     lines = [
         "usage: nodevet COMMAND [--help] ...",
         "",
-        "Is this node fit to run an expensive job, and if not, why?",
+        "Vets this compute node: is it fit to run jobs, and if not, which part is at fault?",
         "",
     ]
     names = commands()
     width = max(map(len, names))
     lines += [f"  {name:<{width}}  {_module(name).SUMMARY}" for name in names]
     lines += ["", "exit codes: 0 ok, 1 degraded, 2 failed, 3 unknown or could not measure,"]
-    lines += ["            64 wrong usage, 78 wrong configuration, 70 a bug of nodevet"]
+    lines += ["            64 wrong usage, 78 wrong configuration, 70 a bug in nodevet"]
     return "\n".join(lines)
 
 
 def _bug(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     """Print what went wrong and end with the code of our own bugs: Python's own, 1, would read as ``degraded``."""
     tell("".join(traceback.format_exception(kind, error, trace)).rstrip())
-    _complain(NodevetError(f"this is a bug of nodevet {__version__}: please report the lines above"), exits.SOFTWARE)
+    _complain(NodevetError(f"this is a bug in nodevet {__version__}: report the lines above"), exits.SOFTWARE)
     os._exit(exits.SOFTWARE)
 
 

@@ -37,6 +37,8 @@ def amount(value: Scalar, unit: str) -> str:
             return bytes_of(value)
         case "bytes_per_second":
             return f"{number(value / 1e9)} GB/s"
+        case "count":
+            return number(value)
         case "flops_per_second":
             return f"{number(value / 1e12)} TFLOPS"
     return f"{number(value)} {_SIGNS.get(unit, words(unit))}".rstrip()
@@ -59,6 +61,11 @@ def bytes_of(value: float) -> str:
 def percent(ratio: float, digits: int = 0) -> str:
     """Return *ratio* in hundredths."""
     return f"{100 * ratio:.{digits}f} %"
+
+
+def one_in(rate: float | None) -> str:
+    """Return an upper bound of an error rate as ``1/30,037``."""
+    return ABSENT if not rate else f"1/{1 / rate:,.0f}"
 
 
 def bar_length(ratio: float) -> str:

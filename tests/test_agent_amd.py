@@ -123,7 +123,7 @@ def test_crash_of_the_library_is_told_and_the_reader_comes_back(node: FakeNode, 
 def test_devices_that_changed_are_listed_anew_without_a_restart_of_the_agent(
     tmp_path: Path, fake_amdsmi: FakeAmdSmi
 ) -> None:
-    """The kernel's list of devices grew: the reader starts anew, and the node is ok with what it finds then."""
+    """The kernel's list of devices grew: the collector restarts, and the node is ok with what it finds then."""
     with node_of(tmp_path, fake_amdsmi) as node:
         starts = reader(node.wait_for_verdict("ok"), "amd")["starts"]
         generation = tmp_path / "root/sys/class/kfd/kfd/topology/generation_id"

@@ -151,7 +151,7 @@ def test_a_script_that_names_its_cards_otherwise_loses_none(tmp_path: Path) -> N
     with agent(tmp_path, table(told.program), table(silent.program, "silent")) as running:
         running.wait_for_verdict("ok")
         silent.print(device("c0"), device("c1"))
-        status = running.wait_for(lambda status: "its script was changed" in status["reason"])
+        status = running.wait_for(lambda status: "the script was changed" in status["reason"])
         assert (status["verdict"], status["hard"]) == ("unknown", False)
         told.print(device("a1", temperature(120), serial="S1"), device("a2", serial="S2"))
         assert running.wait_for_finding("temperature.slowdown")["device"] == "acme:a0"
@@ -212,7 +212,7 @@ def test_a_one_shot_counts_errors_that_go_on(tmp_path: Path) -> None:
     counting = program(tmp_path / "counting", f"#!/bin/bash\nmilliseconds=$(date +%s%3N)\ncat << END\n{text}\nEND\n")
     done = agent(tmp_path, table(counting)).command("check", "links")
     assert done.returncode == 1, done.stdout + done.stderr
-    assert "checksum errors per second, limit 100" in done.stdout
+    assert "CRC errors per second, limit 100" in done.stdout
 
 
 def test_boards_on_the_bus_that_no_command_lists_are_not_passed_over(tmp_path: Path) -> None:
@@ -232,7 +232,7 @@ def test_boards_on_the_bus_that_no_command_lists_are_not_passed_over(tmp_path: P
         status = running.wait_for(is_ready)
         assert status["verdict"] == "unknown"
         assert "1 habana accelerators, not read: 0000:4e:00.0 (bound to habanalabs)" in status["reason"]
-        assert "have a command print their readings" in status["reason"]
+        assert "add a command backend" in status["reason"]
         tool.print(*gaudi)
         status = running.wait_for_verdict("ok")
         assert verdicts(status) == dict.fromkeys(boards, "ok")

@@ -173,7 +173,7 @@ def test_a_reader_that_is_frozen_is_told_and_never_doubled(node: GpuNode, freeze
     assert reader["state"] == "stuck"
     assert "frozen by its cgroup" in reader["detail"]
     assert not node.state_file().hard
-    assert "no second reader is started" in reader["detail"]
+    assert "no second collector is started" in reader["detail"]
     assert_every_surface_answers(node, "unknown")
     assert node.metric("nodevet_reader_starts_total", backend="nvidia") == 1
     assert node.readers() == [pid]
@@ -409,7 +409,12 @@ DRIVERS = (
         "install the NVIDIA driver",
     ),
     Driver(
-        "no devices", lambda machine: machine.set("count", 0), "driver.no_devices", "failed", "hardware", "lists none"
+        "no devices",
+        lambda machine: machine.set("count", 0),
+        "driver.no_devices",
+        "failed",
+        "hardware",
+        "lists no device",
     ),
     Driver(
         "another version",
@@ -473,7 +478,7 @@ def test_a_node_is_not_ok_while_its_driver_is_still_starting(tmp_path: Path, fak
     finally:
         node.stop()
     assert set(verdicts[:-1]) == {"unknown"}
-    assert "reader of nvidia has not answered yet, it is in nvmlInit" in node.log.read_text()
+    assert "nvidia collector has not answered yet, it is in the call nvmlInit" in node.log.read_text()
 
 
 def test_an_accelerator_without_any_library_is_a_fault_of_configuration(

@@ -278,7 +278,7 @@ def test_directories_of_a_simulated_node_lie_below_the_users_own(
     ("words", "code", "words_said"),
     [
         (("--simulate", "dgx-h300"), 64, "there are cpu-node, dgx-h100, mi300x-8"),
-        (("--scenario", "s.toml"), 64, "give --simulate PROFILE too"),
+        (("--scenario", "s.toml"), 64, "requires --simulate PROFILE"),
         (("--simulate", "cpu-node", "--scenario", "/nonexistent/s.toml"), 78, "/nonexistent/s.toml: cannot be read"),
     ],
 )

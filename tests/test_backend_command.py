@@ -389,7 +389,7 @@ def test_a_signal_that_ends_the_reader_of_a_command_is_told_as_that(
     tools.until(lambda: tools.supervisor.statuses[0].state is ReaderState.CRASHED)
     words = tools.supervisor.statuses[0].detail
     assert "was killed by SIGTERM" in words
-    assert words.endswith("somebody other than the agent sent it")
+    assert words.endswith("not sent by the agent")
     assert not psutil.pid_exists(int(started.read_text()))
 
 

@@ -110,7 +110,7 @@ def host_agent(folder: Path, *, probe: str = "off", log: Path | None = None) -> 
         (["burn-in", "--seconds", "nan"], ["--seconds", "above 0"]),
         (["burn-in", "--seconds", "inf"], ["--seconds", "above 0"]),
         (["ack", "x"], ["--note"]),
-        (["explain", "xid", "79x"], ["nothing is called", "did you mean nvidia.xid.79"]),
+        (["explain", "xid", "79x"], ["not a code, check or quantity", "did you mean nvidia.xid.79"]),
         (["history"], ["no agent has run with this state directory"]),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
@@ -196,7 +196,7 @@ def test_a_second_agent_is_refused_and_a_one_shot_asks_the_first(tmp_path: Path)
         assert_one_line(agent.command("check", "nope"), USAGE, "no check called 'nope'")
         assert_one_line(agent.command("ack", "x", "--note", "y"), USAGE, "no finding x on node")
         assert_one_line(agent.command("burn-in", "--device", "nope"), USAGE, "nope", "cpu-0")
-        assert_one_line(agent.command("history", "--device", "nope"), USAGE, "nope was ever seen here", "cpu-0")
+        assert_one_line(agent.command("history", "--device", "nope"), USAGE, "nope is not known on this node", "cpu-0")
 
 
 def test_a_damaged_database_is_moved_aside_and_told(tmp_path: Path) -> None:
@@ -209,7 +209,7 @@ def test_a_damaged_database_is_moved_aside_and_told(tmp_path: Path) -> None:
     assert_one_line(agent.command("history"), UNKNOWN, str(database), "damaged", "start the agent")
     check = agent.command("check")
     assert check.returncode == 0
-    assert f"history is not counted: {database}: damaged" in check.stdout
+    assert f"the history is ignored: {database}: damaged" in check.stdout
     assert database.read_bytes().startswith(b"no database")
 
     with agent:
@@ -222,7 +222,7 @@ def test_a_damaged_database_is_moved_aside_and_told(tmp_path: Path) -> None:
         assert str(aside) in agent.output.read_text()
         assert str(aside) in agent.get("/")
         assert str(aside) in agent.command("status").stdout
-        assert agent.command("history").stdout == "nothing happened yet\n"
+        assert agent.command("history").stdout == "no finding yet\n"
 
 
 def test_a_disk_that_is_full_at_the_start_blinds_no_node(tmp_path: Path, small_disk: Path) -> None:
@@ -258,7 +258,7 @@ def test_a_disk_that_fills_up_is_told_and_the_agent_goes_on(tmp_path: Path, smal
         assert notice in agent.log.read_text()
         empty()
         agent.wait_for(lambda status: not status["agent"]["notices"], 15.0, "the trouble did not end")
-        agent.wait_for(lambda _status: "trouble is over" in agent.log.read_text(), 5.0, "its end was not logged")
+        agent.wait_for(lambda _status: "problem resolved" in agent.log.read_text(), 5.0, "its end was not logged")
         assert agent.stop() < STOP_SECONDS
 
 
@@ -343,7 +343,7 @@ def test_what_nobody_foresaw_has_its_own_exit_code(tmp_path: Path) -> None:
     )
     assert done.returncode == SOFTWARE, done
     assert "ZeroDivisionError" in done.stderr
-    assert done.stderr.splitlines()[-1].startswith("nodevet: this is a bug of nodevet")
+    assert done.stderr.splitlines()[-1].startswith("nodevet: this is a bug in nodevet")
 
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
@@ -401,7 +401,7 @@ def test_a_reload_right_after_the_start_finds_no_fault_in_what_is_still_to_come(
         agent.process.send_signal(signal.SIGHUP)
         agent.wait_for_verdict("ok")
         assert "reloaded" in agent.log.read_text()
-        assert agent.command("history").stdout == "nothing happened yet\n"
+        assert agent.command("history").stdout == "no finding yet\n"
 
 
 def unknown_verdict() -> bytes:

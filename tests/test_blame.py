@@ -59,16 +59,16 @@ ORPHAN_SECONDS = 5
 INTERVAL_SECONDS = 5
 
 NOT_THE_DRIVERS = {
-    "idle_kill": "was killed by SIGKILL while it was in no call of the driver: by the out of memory killer or a person",
+    "idle_kill": "was killed by SIGKILL outside of any driver call: by the out of memory killer or a person",
     "kill": "was killed by SIGKILL in: fake_read(b, fast): by the out of memory killer or a person",
-    "idle_segv": "was killed by SIGSEGV outside of any call of the driver (last: between two calls)",
-    "idle_abort": "no fault of the driver is shown: please report this",
-    "idle_term": "somebody other than the agent sent it",
+    "idle_segv": "was killed by SIGSEGV outside of any driver call (last: between two calls)",
+    "idle_abort": "no driver fault is known: report this",
+    "idle_term": "not sent by the agent",
     "term": "was killed by SIGTERM in: fake_read(b, fast)",
     "no_memory": "for want of memory; it said last: terminate called after throwing an instance of 'std::bad_alloc'",
     "no_threads": "for want of threads; it said last: what():  Resource temporarily unavailable; see pids.max",
-    "interpreter": "it said last: Fatal Python error: none_dealloc: deallocating None; no fault of the driver is shown",
-    "fatal": "it said last: Fatal Python error: none_dealloc: deallocating None; no fault of the driver is shown",
+    "interpreter": "it said last: Fatal Python error: none_dealloc: deallocating None; no driver fault is known",
+    "fatal": "it said last: Fatal Python error: none_dealloc: deallocating None; no driver fault is known",
     "talkative": "for want of memory",
     "linker": "(required by python3); a part of nodevet is missing or broken: reinstall nodevet",
     "import_error": "a part of nodevet is missing or broken: reinstall nodevet",
@@ -294,7 +294,7 @@ def test_a_hang_while_the_heartbeat_stands_still_is_nobodys_fault(bench: Bench) 
             bench.clock.advance(0.3)
             bench.until(lambda: True)
         bench.until(lambda: bench.status().state is ReaderState.HUNG and bench.status().pid is None)
-        assert "host overloaded: a process that does nothing answered only after" in said(bench)
+        assert "host overloaded: an idle test process answered only after" in said(bench)
         assert not is_hard(bench)
         assert bench.status().witnessed == 0
         rise(bench)
@@ -414,7 +414,7 @@ def test_a_host_that_stood_still_before_the_watch_began_is_nobodys_fault(bench: 
         bench.clock.advance(DEADLINE * 0.45)
         bench.pass_time(DEADLINE * 0.55)
         bench.until(lambda: bench.status().state is ReaderState.HUNG and bench.status().pid is None)
-        assert "host overloaded: the agent itself was held up for 2.0 s" in said(bench)
+        assert "host overloaded: the agent was delayed for 2.0 s" in said(bench)
         assert bench.status().witnessed == 0
         rise(bench)
 
@@ -534,7 +534,7 @@ def test_a_killed_process_that_stays_in_its_call_is_the_drivers_after_ten_deadli
     """It is not in state D: soft until it was out for so long that no call needs it, and not a second longer."""
     bench = stuck(lambda clock: Told(clock, "R"))
     for _ in range(STUCK_SECONDS // INTERVAL_SECONDS):
-        assert "it was killed and has not ended yet; look at the node's load" in said(bench)
+        assert "it was killed and has not ended yet; check the load of the node" in said(bench)
         assert "is started again" not in said(bench)
         assert not is_hard(bench)
         bench.clock.advance(INTERVAL_SECONDS)
@@ -905,7 +905,7 @@ def test_an_update_is_no_cause_of_what_the_new_library_does(tmp_path: Path) -> N
         crashes = bench.status().crashes
         bench.clock.advance(61.0)
         bench.until(lambda: bench.status().crashes > crashes and bench.status().pid is None)  # noqa: B023
-        assert "the reader was killed by SIGSEGV in: fake_init" in bench.status().detail
+        assert "the collector was killed by SIGSEGV in: fake_init" in bench.status().detail
         assert is_hard(bench) is hard
     bench.close()
 
@@ -961,7 +961,7 @@ def test_a_bus_error_in_each_start_is_the_drivers_once_its_files_were_seen(tmp_p
     bench = Bench(tmp_path, start="cut", unreadable=["/proc/self/mem"])  # its first byte is EIO, for everybody
     for witnessed, told in (
         (0, "it is not known which files it had mapped: none of its starts got that far; look in `journalctl -k`"),
-        (1, "the reader was killed by SIGBUS in: fake_init"),
+        (1, "the collector was killed by SIGBUS in: fake_init"),
         (1, "/proc/self/mem cannot be read: Input/output error"),
     ):
         start(bench)

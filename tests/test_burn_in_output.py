@@ -138,7 +138,7 @@ def test_whoever_asks_for_the_check_is_told_what_the_load_did_not_prove(
     assert run({"fp32": "finish", "bf16": "no_format", "int8": "die"}) == 3
     capsys.readouterr()
     assert run.check("burn-in") == 3
-    assert "incomplete: 2 of 3 planned formats are not proved" in capsys.readouterr().out.splitlines()[0]
+    assert "incomplete: 2 of 3 planned formats are not verified" in capsys.readouterr().out.splitlines()[0]
     assert run({"int8": "long", "fp32": "finish"}) == 0
     assert run.check("burn-in") == 0
 
@@ -149,7 +149,7 @@ def test_a_wrong_result_that_no_agent_saw_still_counts_at_the_next_look(
     """A stand-alone run leaves its findings: the next one does not begin with a clean sheet."""
     assert run({"bf16": "wrong:die"}) == 2
     assert run({"fp32": "finish"}) == 2
-    assert "3 of 120 compared products are wrong" in capsys.readouterr().out
+    assert "3 of 120 GEMMs are wrong" in capsys.readouterr().out
 
 
 def test_a_retest_ends_what_stood_beside_the_wrong_result_in_its_own_document(
@@ -241,11 +241,11 @@ def test_what_gives_way_to_a_document_is_an_older_one_alone(small_disk: Path) ->
 def test_a_state_directory_that_cannot_be_written_is_told(
     run: BurnIn, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The verdict stands, and one line says that no history is left."""
+    """The verdict stands, and one line says that the history was not written."""
     (tmp_path / "state-dir").rmdir()
     (tmp_path / "state-dir").write_text("a file")
     assert run({"fp32": "finish"}) == 0
-    assert "no history is left" in capsys.readouterr().err
+    assert "the history was not written" in capsys.readouterr().err
 
 
 def test_what_is_known_is_in_the_file_while_the_load_goes_on(run: BurnIn, tmp_path: Path) -> None:
@@ -418,7 +418,7 @@ def test_a_program_that_runs_is_not_replaced_by_a_document(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("stands", ["a job claims this node", "another load"])
 def test_a_load_that_is_refused_leaves_no_older_document(run: BurnIn, tmp_path: Path, stands: str) -> None:
-    """Whoever renders the file after a load that never began sees that nothing was proved."""
+    """Whoever renders the file after a load that never began sees that nothing was verified."""
     file = tmp_path / "burn-in.json"
     assert run({"fp32": "finish"}, "--output", str(file)) == 0
     assert read_document(file.read_bytes()).verdict == "ok"
@@ -489,7 +489,7 @@ def test_results_that_nobody_can_judge_are_told_and_kept(
     monkeypatch.setattr(burn_in, "look", looked)
     assert run({"fp32": "finish", "bf16": "wrong:finish"}, "--output", str(file)) == 2
     printed = capsys.readouterr()
-    assert "nobody judges the node after the load: the state directory is gone; its results are in" in printed.err
+    assert "the node was not judged after the burn-in: the state directory is gone; its results are in" in printed.err
     assert read_document(file.read_bytes()).verdict == "failed"
     assert run({"fp32": "finish"}) == 2
     assert run.history() == 0
@@ -513,7 +513,7 @@ def test_why_results_are_not_in_the_history_is_told(
     monkeypatch.setattr(burn_in, "look", looked)
     assert run({"fp32": "finish"}, "--output", str(file)) == 3
     said = capsys.readouterr().err
-    assert f"its results stand in {file} alone, because the history cannot be written: {tmp_path}/state-dir" in said
+    assert f"its results are only in {file}, because the history cannot be written: {tmp_path}/state-dir" in said
 
 
 def test_what_the_store_knows_later_than_the_file_stands_in_the_state_of_a_load(run: BurnIn, tmp_path: Path) -> None:

@@ -122,7 +122,7 @@ def test_overview_lists_every_command(alone: CommandLine) -> None:
     """With its summary and the exit codes."""
     text = alone("--help", places=False)
     assert [name for name in commands() if not re.search(rf"^  {name} +\w", text, re.MULTILINE)] == []
-    assert "70 a bug of nodevet" in text
+    assert "70 a bug in nodevet" in text
     assert re.fullmatch(r"nodevet \d+\.\d+\.\d+\S*\n", alone("--version", places=False))
 
 
@@ -174,9 +174,9 @@ def test_a_node_with_gpus_is_judged_without_an_agent(alone_with_gpus: CommandLin
     fake_nvml.set("temperature_margin.3", -2)
     text = alone_with_gpus("check", code=2)
     lines = text.splitlines()
-    hot = "2 celsius beyond its highest operating temperature, slowdown at -2"
+    hot = "at the slowdown threshold (margin -2 °C, threshold -2 °C)"
     assert lines[0].startswith(f"node-3: failed: GPU 3 ({pci(3)}), sensor core: {hot}")
-    assert lines[1] == "what to do: have the node inspected"
+    assert lines[1] == "action: inspect the node"
     assert f"fail  temperature.slowdown  GPU 3 ({pci(3)})" in text
     assert re.search(r"open; limit <= -2 celsius \(reported by the device\); since \d{4}-", text)
 
@@ -187,7 +187,7 @@ def test_devices_are_listed_with_identity(asked: CommandLine) -> None:
     assert (document["schema"], document["node"]) == ("nodevet.devices/1", "node-1")
     gpus = [device for device in document["devices"] if device["kind"] == "accelerator"]
     assert [(gpu["id"], gpu["pci"], gpu["minor"]) for gpu in gpus] == [(uuid(n), pci(n), n) for n in range(8)]
-    assert asked("devices").splitlines()[0].split() == ["DEVICE", "MODEL", "PLACE", "SERIAL", "VERDICT"]
+    assert asked("devices").splitlines()[0].split() == ["DEVICE", "MODEL", "ADDRESS", "SERIAL", "VERDICT"]
 
 
 def test_topology_of_this_node_and_of_a_saved_matrix(asked: CommandLine, tmp_path: Path) -> None:
@@ -221,7 +221,7 @@ def test_a_saved_kernel_log_is_read_from_a_file_and_from_input(alone: CommandLin
     ]
     text = alone("check", "kernel-log", "--from", "-", stdin=KERNEL_LOG, code=2)
     assert text.startswith("line 1: fatal: nvidia.xid.79 on 0000:30:00, process python (1234): ")
-    assert alone("check", "kernel-log", "--from", "-", stdin="nothing\n") == "no event of a device in this log\n"
+    assert alone("check", "kernel-log", "--from", "-", stdin="nothing\n") == "no device event in this log\n"
 
 
 @pytest.mark.parametrize("limit", ["-5", "1" * 30, "1e3", "", "\u0663"])
@@ -235,8 +235,8 @@ def test_a_limit_that_no_history_has_is_refused(limit: str) -> None:
 
 def test_history_begins_empty(asked: CommandLine) -> None:
     """Nothing happened to a healthy node."""
-    assert asked("history") == "nothing happened yet\n"
-    assert asked("history", "--device", "gpu5") == "nothing happened to gpu5 yet\n"
+    assert asked("history") == "no finding yet\n"
+    assert asked("history", "--device", "gpu5") == "no finding of gpu5 yet\n"
     document = {"schema": "nodevet.history/1", "simulated": False, "changes": [], "loads": [], "damaged_rows": 0}
     assert json.loads(asked("history", "--json")) == document
 
@@ -247,13 +247,16 @@ def test_history_begins_empty(asked: CommandLine) -> None:
         (["xid", "79"], ["nvidia.xid.79", "drain and reboot the node", "a passed re-test"]),
         (["sxid", "20034"], ["nvidia.sxid.20034", "source: NVIDIA"]),
         (["reader.hung"], ["check freshness", "drain and reboot the node"]),
-        (["agent.error"], ["a part of the agent failed", "counts as unmeasured"]),
-        (["check.error"], ["a check could not run", "being measured again"]),
-        (["findings.not_kept"], ["500 findings", "acknowledgement"]),
-        (["device.unread"], ["counts as unmeasured", "how it clears: being measured again, another device"]),
-        (["kernel_log.readable"], ["counts as unmeasured", "how it clears: being measured again, another device"]),
+        (["agent.error"], ["an internal part of the agent failed", "outcome: unmeasured"]),
+        (["check.error"], ["a check did not run", "the next good sample"]),
+        (["findings.not_kept"], ["500 open findings", "acknowledgement"]),
+        (["device.unread"], ["outcome: unmeasured", "clears on: the next good sample, replacement of the device"]),
+        (
+            ["kernel_log.readable"],
+            ["outcome: unmeasured", "clears on: the next good sample, replacement of the device"],
+        ),
         (["device.lost"], ["check inventory", "reseat or replace the board"]),
-        (["device.missing"], ["check inventory", "reboot the node", "fault of: hardware"]),
+        (["device.missing"], ["check inventory", "reboot the node", "fault class: hardware"]),
         (["thermal"], ["check thermal", "needed = 3", "temperature_celsius"]),
         (["throttle.hardware_thermal"], ["check throttle"]),
         (["power_watts"], ["power_watts (gauge, per power_scope)"]),
@@ -282,7 +285,8 @@ def test_a_burn_in_without_an_agent_verifies_and_gives_a_report(alone: CommandLi
     assert lines[0] == "node-2: ok"
     assert lines[1].split()[:5] == ["DEVICE", "FORMAT", "STATE", "RESULTS", "TFLOPS"]
     assert lines[2].split()[:4] == ["cpu-0", "fp32", "finished", "verified"]
-    assert re.fullmatch(r"[1-9]\d* products verified bit for bit, 0 wrong", lines[-1])
+    bound = r"error rate below 1/[1-9]\d* per device and format \(95 % confidence\)"
+    assert re.fullmatch(rf"[1-9]\d* GEMMs verified, 0 wrong, {bound}", lines[-1])
 
     document = msgspec.json.decode(file.read_bytes(), type=BurnInDocument)
     assert (document.schema, document.plan, document.verdict) == ("nodevet.burn-in/1", "probe", "ok")
@@ -336,7 +340,7 @@ def test_a_burn_in_runs_under_the_lease_of_the_agent(tmp_path: Path, fake_nvml_l
         status = node.status()
         found = {result["metric"]: result["value"] for result in status["results"]}
         assert found["gemms_verified"] == document.verified.gemms
-        assert "gemm fp32 on cpu-0: finished" in node.command("status").stdout
+        assert "gemm fp32 on cpu (cpu-0): finished" in node.command("status").stdout
 
 
 def test_status_watch_prints_again_when_something_changes(tmp_path: Path, fake_nvml_library: Path) -> None:

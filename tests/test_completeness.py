@@ -94,7 +94,7 @@ def test_a_load_is_ok_exactly_where_everything_planned_is_verified(
 def test_nothing_planned_and_nothing_run_is_not_ok() -> None:
     """A load of nothing proves nothing."""
     load = account((), ())
-    assert (load.state, load.reason()) == (State.UNKNOWN, "incomplete: nothing was run, so nothing is proved")
+    assert (load.state, load.reason()) == (State.UNKNOWN, "incomplete: no workload has run")
 
 
 def test_a_device_that_lacks_all_that_was_planned_is_not_proved() -> None:
@@ -119,8 +119,8 @@ def test_what_is_not_proved_is_named_with_its_reason() -> None:
     load = account(plan, (stopped,))
     said = load.reason({"GPU-a": "GPU 3"})
     assert said == (
-        "incomplete: 6 of 6 planned formats are not proved: GPU 3 f0 (interrupted: a job came), GPU 3 f1 (no result), "
-        "GPU 3 f2 (no result), GPU 3 f3 (no result), and 2 more"
+        "incomplete: 6 of 6 planned formats are not verified: GPU 3 f0 (interrupted: a job came), "
+        "GPU 3 f1 (no result), GPU 3 f2 (no result), GPU 3 f3 (no result), and 2 more"
     )
 
 

@@ -111,10 +111,10 @@ def test_a_missing_device_that_returned_is_told_as_there() -> None:
     """It stays open until a re-test proves it, and its text does not deny what everybody sees."""
     desk = Desk()
     (missing,) = desk.look(listed=BOARDS[1:]).episodes
-    assert "is not enumerated any more" in missing.finding.message
+    assert "is no longer enumerated" in missing.finding.message
     (back,) = [desk.look().episodes for _ in range(3)][-1]
     assert back.key == missing.key
-    assert back.finding.message.startswith("GPU 0 (0000:1b:00.0): is there now, which a re-test must prove; before: ")
+    assert back.finding.message.startswith("GPU 0 (0000:1b:00.0): present now, which a re-test must prove; before: ")
     assert back.finding.message.count("before: ") == 1
     (gone,) = desk.look(listed=BOARDS[1:]).episodes
     assert gone.finding.message == missing.finding.message

@@ -133,16 +133,13 @@ def test_a_node_that_is_not_judged_tells_what_is_acknowledged() -> None:
     starting = fresh.remembered(info).verdict
     assert (starting.state, starting.reason) == (
         State.UNKNOWN,
-        "starting: nothing was evaluated yet; 1 acknowledged failure",
+        "starting: no check has run yet; 1 acknowledged failure",
     )
     broken = node.engine.unjudged(node.snapshot, info, "Planted: x").verdict
     assert broken.reason == "the agent could not judge the node: Planted: x; 1 acknowledged failure"
     node.look()
     node.engine.restore(node.engine.memory())
-    assert (
-        "; 1 acknowledgement covers what is not seen now"
-        in node.engine.unjudged(node.snapshot, info, "x").verdict.reason
-    )
+    assert "; 1 acknowledgement covers cleared faults" in node.engine.unjudged(node.snapshot, info, "x").verdict.reason
 
 
 def test_a_missing_device_is_looked_for_until_the_word_is_over() -> None:
@@ -165,7 +162,7 @@ def test_a_device_that_is_back_is_healthy_and_its_word_covers_another_loss() -> 
     verdict = node.look().verdict
     assert (verdict.state, verdict.reason.split("(")[0]) == (
         State.OK,
-        "healthy; 1 acknowledgement covers what is not seen now ",
+        "healthy; 1 acknowledgement covers cleared faults ",
     )
     assert "in repair" in verdict.reason
     assert node.look(PAIR[1]).verdict.state is State.OK
@@ -298,7 +295,7 @@ def test_a_word_with_a_term_covers_the_return_of_a_fault_of_the_hardware() -> No
     node.ask(code=FAILED, device=GPU, note="board ordered", until="7d")
     for _ in range(3):
         reason = node.look().verdict.reason
-        assert reason.startswith("healthy; 1 acknowledgement covers what is not seen now (")
+        assert reason.startswith("healthy; 1 acknowledgement covers cleared faults (")
         assert "acknowledged by uid 0 on " in reason
         assert [episode.note for episode in node.snapshot.covered] == ["board ordered"]
         verdict = node.look(first=BROKEN).verdict
@@ -414,7 +411,7 @@ def test_the_headline_of_a_failed_node_says_that_words_cover_what_is_not_seen() 
     node.look()
     reason = node.look(PAIR[0]).verdict.reason
     assert node.snapshot.verdict.state is State.FAILED
-    assert reason.endswith("; 1 acknowledgement covers what is not seen now")
+    assert reason.endswith("; 1 acknowledgement covers cleared faults")
 
 
 def test_a_board_that_is_left_alone_stays_unknown_under_every_word() -> None:

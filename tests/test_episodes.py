@@ -481,7 +481,7 @@ def test_verdict_of_a_device_that_nothing_passed_is_unknown() -> None:
 
 def test_unknown_says_what_could_not_be_measured() -> None:
     """Such as that the device is released; a person would search long for why nothing was evaluated."""
-    released = fault("device.unread", Outcome.UNMEASURED, message="GPU 0: released, not read meanwhile")
+    released = fault("device.unread", Outcome.UNMEASURED, message="GPU 0: released and not read")
     assert verdict(GPU, (), [fault(outcome=Outcome.SKIPPED), released]).reason == released.message
     assert verdict(GPU, (), []).reason == "nothing was evaluated"
 

@@ -114,8 +114,8 @@ def test_a_reader_that_came_up_is_waited_for(living: dict[str, int]) -> None:
 
 def test_an_inventory_says_which_reader_is_missing_in_it() -> None:
     """And why."""
-    why = "the reader of nvidia cannot be started"
+    why = "the nvidia collector cannot be started"
     down = ReaderStatus(backend="nvidia", state=ReaderState.CRASHED, detail=why)
     up = ReaderStatus(backend="host", state=ReaderState.RUNNING, detail="")
     document = status_document(msgspec.structs.replace(gpu_node(), readers=(down, up)))
-    assert list(unread_lines(document)) == [f"reader nvidia: crashed: {why}"]
+    assert list(unread_lines(document)) == [f"nvidia collector crashed: {why}"]

@@ -216,7 +216,7 @@ def test_the_landing_page_shows_the_verdict(start: Start) -> None:
     assert answer.headers["Content-Type"] == "text/html; charset=utf-8"
     assert '<p class="verdict failed" id="verdict">failed</p>' in page
     assert "nvidia.xid.79" in page
-    assert "What to do: <strong>drain and power-cycle the node</strong>" in page
+    assert "Action: <strong>drain and power-cycle the node</strong>" in page
     assert "http://" not in page
     assert "https://" not in page
     assert "<script" not in page

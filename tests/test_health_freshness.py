@@ -284,14 +284,14 @@ def test_group_that_was_never_read_leaves_the_device_unread() -> None:
     )
     finding = of(judge("freshness", view), "device.unread")
     assert (finding.outcome, finding.required) == (UNMEASURED, True)
-    assert "group slow was not read yet" in finding.message
+    assert "group slow not read yet" in finding.message
     slow = sample(gpu(), {("power_watts", SCOPE): 500}, group="slow")
     assert of(judge("freshness", with_samples(view, slow)), "device.unread").outcome is PASS
 
 
 @pytest.mark.parametrize(
     ("backend", "step"),
-    [("nvidia", "permissions on the device nodes"), ("host", "ProcSubset="), ("command.gaudi", "readings check")],
+    [("nvidia", "permissions of the device nodes"), ("host", "ProcSubset="), ("command.gaudi", "readings check")],
 )
 def test_next_step_of_a_reader_that_failed_is_of_what_it_reads(backend: str, step: str) -> None:
     """The reader of the host has no device node, and that of a command no driver."""
@@ -304,7 +304,7 @@ def test_vendor_that_turns_out_to_be_absent_ends_what_its_reader_failed_with() -
     """There is nothing to read: the failure of an earlier start must not stand for ever."""
     view = healthy(readers=(reader("host"), reader("amd", ReaderState.ABSENT, detail="nothing here", last_round=None)))
     (finding,) = (f for f in judge("freshness", view) if f.code == "reader.failed" and "amd" in f.message)
-    assert (finding.outcome, finding.message) == (Outcome.PASS, "reader of amd has nothing to read: nothing here")
+    assert (finding.outcome, finding.message) == (Outcome.PASS, "amd collector has no device: nothing here")
 
 
 ENDS = {

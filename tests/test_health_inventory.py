@@ -200,7 +200,7 @@ def test_board_that_is_left_alone_is_lost_only_where_its_driver_is_blamed(
     """Its reader fell twice while it was listed: by a fault of nodevet itself nothing of the board is known."""
     board = bare_board("0000:3b:00.0", "nvidia")
     fallen = reader("nvidia", ReaderState.RUNNING, last_round=at())
-    crash = "the reader was killed by SIGSEGV in: nvmlDeviceGetHandleByPciBusId of PCI 0000:3b:00.0"
+    crash = "the collector was killed by SIGSEGV in: nvmlDeviceGetHandleByPciBusId of PCI 0000:3b:00.0"
     fallen = msgspec.structs.replace(
         fallen, quarantined=("0000:3b:00.0",), blamed=blamed, left_alone={"0000:3b:00.0": crash}
     )

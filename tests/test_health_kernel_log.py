@@ -178,7 +178,7 @@ def test_a_part_of_a_long_log_that_was_passed_over_is_told() -> None:
     findings = judge("kernel-log", healthy(kernel_log=state))
     finding = of(findings, "kernel_log.skipped_bytes", NODE)
     assert (finding.outcome, finding.value) == (Outcome.SKIPPED, 1 << 26)
-    assert "67108864 bytes of /var/log/kern.log were passed over" in finding.message
+    assert "67108864 bytes of /var/log/kern.log were skipped" in finding.message
     assert [found.code for found in findings if found.code == "kernel_log.lost_records"] == []
 
 

@@ -44,17 +44,17 @@ def test_a_board_at_its_highest_operating_temperature_does_not_slow_down() -> No
     """Each limit has its words: what the device does there is what its vendor says of it."""
     at_most = judge("thermal", healthy({("temperature_margin_celsius", CORE): 0}))
     warm = of(at_most, "temperature.high", part=CORE)
-    assert "at its highest operating temperature, slowdown at -2" in warm.message
-    assert not any("slows itself down" in finding.message for finding in at_most)
+    assert "at the maximum operating temperature (margin 0 °C, limit 5 °C)" in warm.message
+    assert not any("reduces its clocks" in finding.message for finding in at_most)
     beyond = of(
         judge("thermal", healthy({("temperature_margin_celsius", CORE): -3})), "temperature.slowdown", part=CORE
     )
-    assert "3 celsius beyond its highest operating temperature" in beyond.message
-    assert "slows itself down" in beyond.message
+    assert "1 °C above the slowdown threshold (margin -3 °C, threshold -2 °C)" in beyond.message
+    assert "reduces its clocks" in beyond.message
     for limit, words in (
-        ("slowdown", "slows itself down"),
-        ("maximum", "hotter than its vendor allows in operation"),
-        ("shutdown", "shuts itself off"),
+        ("slowdown", "reduces its clocks"),
+        ("maximum", "above the maximum operating temperature"),
+        ("shutdown", "shuts down at this temperature"),
     ):
         gone = {(f"temperature_{name}_celsius", CORE): None for name in ("slowdown", "maximum", "shutdown", "margin")}
         view = healthy({**gone, ("temperature_celsius", CORE): 96, (f"temperature_{limit}_celsius", CORE): 95})

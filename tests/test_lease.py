@@ -148,8 +148,8 @@ def test_only_what_was_seen_idle_is_idle(snapshot: Snapshot, own: tuple[int, ...
     [
         (ReaderState.RUNNING, None),
         (ReaderState.RELEASED, "it is released, so nobody here may open it"),
-        (ReaderState.HUNG, "it is not read now, its reader is hung"),
-        (ReaderState.STARTING, "it is not read now, its reader is starting"),
+        (ReaderState.HUNG, "it is not read now, its collector is hung"),
+        (ReaderState.STARTING, "it is not read now, its collector is starting"),
     ],
 )
 def test_what_was_seen_idle_before_a_release_proves_nothing(state: ReaderState, reason: str | None) -> None:

@@ -86,7 +86,7 @@ def test_a_load_that_outlives_its_terminal_goes_on(tmp_path: Path) -> None:
     """A run of days under nohup(1), and the connection ends: before, so did the run. SIGTERM ends it all the same."""
     node, file, gate = FakeNode(tmp_path, more=HOST_ONLY), tmp_path / "burn-in.json", tmp_path / "go-on"
     burning = load(node, f"until:{gate}:wrong:hang", "--output", str(file), hears=False)
-    wait_until_written(file, "the load has not come to its end")
+    wait_until_written(file, "the burn-in has not finished")
     burning.send_signal(signal.SIGHUP)
     gate.touch()
     wait_until_wrong(file)
@@ -103,7 +103,7 @@ def test_a_wrong_result_is_on_every_surface_while_the_load_goes_on(node: FakeNod
         burning = load(node, f"wrong:until:{gate}:finish")
         status = node.wait_for_verdict("failed")
         assert burning.poll() is None
-        assert "3 of 120 compared products are wrong" in json.dumps(status["findings"])
+        assert "3 of 120 GEMMs are wrong" in json.dumps(status["findings"])
         assert not any(finding["code"] == "burnin.died" for finding in status["findings"])
         assert "found before its load ended" in node.get("/")
         gate.touch()
@@ -149,7 +149,7 @@ def test_a_wrong_result_of_the_probe_is_told_at_once_and_outlives_the_agent(tmp_
     with probed(tmp_path, f"wrong:until:{tmp_path / 'never'}:finish") as node:
         status = node.wait_for_verdict("failed")
         assert status["agent"]["load"].startswith("probing")
-        assert "3 of 120 compared products are wrong" in json.dumps(status["findings"])
+        assert "3 of 120 GEMMs are wrong" in json.dumps(status["findings"])
         assert "found before its load ended" in node.get("/")
     store = read_store(node.state_dir / DATABASE_NAME)
     try:
@@ -209,7 +209,7 @@ def test_an_agent_that_hangs_keeps_nobody_waiting_who_sends_a_signal(node: FakeN
         printed, rest = burning.communicate(timeout=PATIENCE_SECONDS)
         assert time.monotonic() - began < 15.0
         assert burning.returncode == 2, said + rest
-        assert f"its results stand in {file} alone" in rest
+        assert f"its results are only in {file}" in rest
         assert json.loads(printed) == json.loads(file.read_text())
     finally:
         assert node.process is not None
@@ -467,7 +467,7 @@ def test_a_load_whose_reader_stops_goes_on_and_hears_sigterm(tmp_path: Path, aud
     with os.fdopen(theirs, "wb") as stream:
         burning = load(node, f"until:{gate}:wrong:hang", "--output", str(file), said_to=stream)
     try:
-        wait_until_written(file, "the load has not come to its end")  # after its first line of progress
+        wait_until_written(file, "the burn-in has not finished")  # after its first line of progress
         gate.touch()
         wait_until_wrong(file)
         burning.terminate()
@@ -508,7 +508,7 @@ def test_a_wrong_result_outlives_a_load_without_an_agent_that_is_killed(tmp_path
     assert "wrong results: cpu-0 fp32 (3 wrong)" in node.command("history").stdout
     with node:
         status = node.wait_for_verdict("failed")
-        assert "3 of 120 compared products are wrong" in json.dumps(status["findings"])
+        assert "3 of 120 GEMMs are wrong" in json.dumps(status["findings"])
 
 
 def killed_when_wrong(tmp_path: Path) -> FakeNode:
@@ -536,7 +536,7 @@ def test_a_load_after_one_that_was_killed_does_not_hide_its_wrong_result(tmp_pat
     again = load(node, "finish")
     printed, said = again.communicate(timeout=PATIENCE_SECONDS)
     assert (again.returncode, json.loads(printed)["verdict"]) == (2, "failed"), said
-    assert "3 of 120 compared products are wrong" in printed
+    assert "3 of 120 GEMMs are wrong" in printed
     assert node.command("check").returncode == 2
 
 

@@ -133,7 +133,7 @@ def test_formats_after_a_stop_are_told_of_as_not_run() -> None:
 
 
 def test_a_device_that_is_not_loaded_says_of_each_format_why() -> None:
-    """Seven of eight devices that are busy are seven devices that nothing was proved of."""
+    """Seven of eight devices that are busy are seven devices without a verified result."""
     requests = {
         device.id: tuple(GemmRequest(device=device.id, dtype=dtype, seconds=0.1) for dtype in ("fp32", "bf16"))
         for device in DEVICES
@@ -230,12 +230,12 @@ def test_a_wrong_result_outlives_its_child() -> None:
 
 @pytest.mark.parametrize("end", ["kill", "hang", "stop", "exit"])
 def test_what_was_right_behind_a_wrong_result_counts_when_its_load_dies(end: str) -> None:
-    """3 of 120 products were wrong when it was told, 3 of 5000 when it died: a re-test is asked for by the latter."""
+    """3 of 120 GEMMs are wrong when it was told, 3 of 5000 when it died: a re-test is asked for by the latter."""
     (result,) = ended_with_wrong([end], before="warm:wrong:on")
     shown = shown_by(result)
     assert (shown.wrong, shown.of, shown.seconds) == (3, 5000, 700.0)
     words = demand_words(shown, clearing_table()[Clearing.WRONG_RESULT])
-    assert words.startswith("a re-test disproves it with 5000 bf16 products")
+    assert words.startswith("a re-test clears it with 5000 bf16 GEMMs")
 
 
 def test_no_figure_of_a_load_that_goes_on_makes_less_of_its_wrong_result() -> None:

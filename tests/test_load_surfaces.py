@@ -143,7 +143,7 @@ def test_the_check_of_loads_is_no_better_than_the_last_one(
     is_proved = unproved in ((), (LACKING,)) or "burn-in" not in names
     assert alone.verdict.state is (State.OK if is_proved else State.UNKNOWN)
     if not is_proved:
-        assert alone.verdict.reason.startswith("incomplete: 1 of 2 planned formats are not proved: ")
+        assert alone.verdict.reason.startswith("incomplete: 1 of 2 planned formats are not verified: ")
         assert alone.device_verdicts[unproved[0].devices[0]].state is State.UNKNOWN
 
 
@@ -186,7 +186,7 @@ def test_a_document_of_an_earlier_version_is_not_green_unproved() -> None:
     del document["completeness"]
     report = read_document(json.dumps(document).encode())
     assert report.verdict == "unknown"
-    assert report.reason.startswith("incomplete: 1 of 1 planned formats are not proved")
+    assert report.reason.startswith("incomplete: 1 of 1 planned formats are not verified")
 
 
 def test_the_load_before_spoils_nothing_but_by_what_was_wrong() -> None:
@@ -213,7 +213,7 @@ def test_a_clean_probe_after_a_wrong_result_is_no_green_beside_it(state: Episode
         "cpu-1": "0",
     }
     section = render_page(snapshot).split('id="burn-in-name"')[1]
-    assert "3 wrong in an earlier load, which no re-test has disproved" in section
+    assert "3 wrong in an earlier burn-in, not cleared by a re-test" in section
     assert re.findall(r'class="badge ([a-z]+)"', section)[0] == "failed"
     cleared = msgspec.structs.replace(before, episodes=(open_episode(MISMATCH, EpisodeState.CLEARED),))
     assert "nodevet_burnin_complete 1.0\n" in MetricsPage().render(cleared).decode()
@@ -237,9 +237,11 @@ def test_the_top_of_the_page_hides_no_wrong_result() -> None:
             for metric in WRONG.metrics
         ),
     )
-    assert "no load has run" not in render_page(node(first))
+    assert "no burn-in has run" not in render_page(node(first))
     known = open_episode(MISMATCH, EpisodeState.ACKNOWLEDGED)
-    assert "0 wrong, 3 wrong in an earlier load" in render_page(msgspec.structs.replace(node(OTHER), episodes=(known,)))
+    assert "0 wrong, 3 wrong in an earlier burn-in" in render_page(
+        msgspec.structs.replace(node(OTHER), episodes=(known,))
+    )
 
 
 def test_a_burn_in_that_is_ok_beside_an_acknowledged_failure_says_so() -> None:
@@ -258,7 +260,7 @@ def test_a_measured_overhead_below_its_noise_is_told_as_none() -> None:
         for metric in GOOD.metrics
     )
     page = render(from_snapshot(node(msgspec.structs.replace(GOOD, metrics=negative))))
-    assert "none measured" in page
+    assert "not measurable" in page
     assert "-24.3" not in page
 
 

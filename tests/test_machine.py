@@ -195,7 +195,7 @@ def test_a_look_without_an_agent_counts_no_history_of_another_machine(tmp_path: 
     assert memory_before(of_machine(tmp_path, CLONE)) == {}
     memory, notices = _recall(plain_engine(), of_machine(tmp_path, CLONE), SystemClock())
     assert memory == {}
-    assert "is of another machine: start the agent" in notices[0]
+    assert "is from another machine: start the agent" in notices[0]
 
 
 @pytest.mark.parametrize(
@@ -228,7 +228,7 @@ def test_boards_that_only_the_image_knew_are_not_missing(tmp_path: Path, fake_nv
             node.machine.vanish(slot)
         write(root, {"board": "b-2"})
         node.start()
-        assert "is not enumerated any more" in node.wait_for_verdict("failed")["reason"]
+        assert "is no longer enumerated" in node.wait_for_verdict("failed")["reason"]
         node.stop()
         (node.runtime_dir / MIRROR_NAME).unlink()  # it is of the boot before
         write(root, {"board": "c-3", "system": "0c"})

@@ -114,7 +114,7 @@ def test_without_a_permit_nothing_closes() -> None:
     assert (_file(without).state, _file(without).hard, _file(without).expires_uptime) == ("failed", False, NEVER)
     document = status_document(without)
     assert (document.gate.closed, document.gate.permit, document.gate.codes) == (False, False, ("nvidia.xid.79",))
-    said = "gate: open in spite of nvidia.xid.79, for there is no permit: the limit is reached"
+    said = "gate: open despite nvidia.xid.79, no permit: the limit is reached"
     assert said in status_text(document)
 
 
@@ -192,7 +192,7 @@ def test_metrics_and_status_tell_whether_the_gate_is_closed(state: State) -> Non
 
 @pytest.mark.parametrize(
     ("check", "said"),
-    [(DRAIN, "gate: closed by nvidia.xid.79"), (OBSERVE, "gate: open, for these faults may only be observed")],
+    [(DRAIN, "gate: closed by nvidia.xid.79"), (OBSERVE, "gate: open, mode is observe for these faults")],
 )
 def test_the_status_says_what_the_verdict_does_to_jobs(check: Mode, said: str) -> None:
     """A person sees why a failed node still takes jobs."""

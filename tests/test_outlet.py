@@ -139,7 +139,7 @@ def test_a_child_that_floods_hides_no_finding(pipe: Pipe) -> None:
     outlet = Outlet()
     event_log = teller_into(pipe, outlet, seconds)
     for number in range(10_000):
-        event_log.note(Note("info", "reader said", {"line": f"debug {number}"}))
+        event_log.note(Note("info", "collector output", {"line": f"debug {number}"}))
     failed = failed_node()
     event_log.changes(None, failed, failed.episodes)
     seconds.append(60.0)

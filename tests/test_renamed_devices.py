@@ -281,7 +281,7 @@ def test_all_names_at_once_with_nothing_to_tell_them_by_are_unknown_and_close_no
     assert not any(map(is_hard, found))
     missing = [entry for entry in found[-1].findings if entry.code == "device.missing" and entry.required]
     assert {entry.device for entry in missing} == set(names(first))
-    for words in ("its script was changed", "in place of all that it listed before", "serial, uuid or pci"):
+    for words in ("the script was changed", "instead of all its former devices", "serial, uuid or pci"):
         assert words in missing[0].message
     site.restart()
     assert not is_hard(site.round(*cards("accel0 accel1 accel2", **after)))

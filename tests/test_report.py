@@ -107,9 +107,9 @@ def test_a_certificate_has_all_its_parts() -> None:
     text = page_of(gpu_node(), plan="standard", series=curves(gpu_id(0))).text
     for words in (
         "Burn-in report n0042 2026-11-20 10:00:00 UTC ok all checks pass",
-        "matrix products verified 720,896 of them wrong 0",
+        "GEMMs verified 720,896 GEMMs wrong 0",
         "GPU 0 gemm bfloat16 712.0 702.7 1.1 % 988.9 72.0 %",
-        "GPU 0 gemm bfloat16 90,112 90,112 0 1 in 30,037 3 of 3 1.3 %",
+        "GPU 0 gemm bfloat16 90,112 90,112 0 1/30,037 3 of 3 1.3 %",
         "GPU 7 ok NVIDIA H100 80GB HBM3",
         f"8192 {TIMES} 8192 {TIMES} 30720 bfloat16 2026-11-20 09:48:20 UTC",
         "temperature: 61.5 °C; clock: 1,755 MHz; power: 688 W",
@@ -122,7 +122,7 @@ def test_a_finding_says_what_to_do() -> None:
     """Code, device by the name people use, message, action, value and limit."""
     text = page_of(failed_node()).text
     assert "fail nvidia.xid.79 on GPU 5" in text
-    assert "What to do: drain and power-cycle the node" in text
+    assert "Action: drain and power-cycle the node" in text
     hot = page_of(degraded_node()).text
     assert "warn thermal.margin on GPU 2, sensor core" in hot
     assert "measured 3 °C, limit <= 5 °C (table limits.csv thermal.margin);" in hot
@@ -134,7 +134,7 @@ def test_a_flag_is_no_measured_number() -> None:
     down = msgspec.structs.replace(snapshot.episodes[0].finding, value=False, unit="", limit=None)
     episode = msgspec.structs.replace(snapshot.episodes[0], finding=down)
     text = page_of(msgspec.structs.replace(snapshot, episodes=(episode,))).text
-    assert "measured" not in text and "what to do: " in text
+    assert "measured" not in text and "action: " in text
 
 
 def test_without_a_verified_load_the_page_says_so() -> None:
@@ -142,7 +142,7 @@ def test_without_a_verified_load_the_page_says_so() -> None:
     idle = page_of(gpu_node(results=())).text
     assert "Health report" in idle
     assert "No result was verified under load" in idle
-    assert f"of them wrong {DASH}" in idle
+    assert f"GEMMs wrong {DASH}" in idle
     assert "No result was verified" not in page_of(gpu_node()).text
 
 

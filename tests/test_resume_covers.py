@@ -105,7 +105,7 @@ def test_the_hour_of_a_resume_is_on_every_surface_while_its_fault_is_away(permit
     for _ in range(3):
         away = site.look(bad=False, wait=60.0)
         said = f"acknowledged by {RESUMER} on "
-        assert away.verdict.reason.startswith("healthy; 1 acknowledgement covers what is not seen now (GPU 0 ")
+        assert away.verdict.reason.startswith("healthy; 1 acknowledgement covers cleared faults (GPU 0 ")
         assert said in away.verdict.reason
         assert f", until {date_words(end)}: resumed by" in away.verdict.reason if end else False
         document = status_document(away)
@@ -115,7 +115,7 @@ def test_the_hour_of_a_resume_is_on_every_surface_while_its_fault_is_away(permit
         assert metrics.count('actor="somebody in SLURM"') == metrics.count('state="absent"') == 1
         assert "nodevet_acknowledgement_expiry_timestamp_seconds{" not in metrics  # its end is nothing to be paged for
         assert not is_announced(site.fault, site.node.now)
-        assert "not seen now, its return is covered" in status_text(document)
+        assert "cleared, its return is covered" in status_text(document)
         assert "is not seen now, and its return is covered" in StatusPage(lambda: site.node.now).render(away).decode()
         assert "acknowledged, not seen now" in render(from_snapshot(away))
         back = site.look(bad=True, wait=60.0, passes=False)

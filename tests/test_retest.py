@@ -131,7 +131,7 @@ def test_what_takes_longer_than_a_day_is_left_to_a_person_or_another_board() -> 
     story = Story()
     seen = story.run(wrong(1, 300_000, measured_seconds=9 * 3600.0))
     assert seen is not None
-    assert "only a person or another board ends it" in seen.finding.message
+    assert "acknowledge it or replace the board" in seen.finding.message
     story.results.clear()
     retest = load(15, gemms_verified=10**7, measured_seconds=100 * 3600.0)
     assert story.run(retest) is not None
@@ -217,7 +217,7 @@ def test_a_second_wrong_result_within_ninety_days_asks_for_another_board(days: i
     assert second is not None
     assert second.finding.action is asked
     said = second.finding.message
-    assert ("a re-test disproves it" in said, "another slot" in said) == (asked is Action.INSPECT,) * 2
+    assert ("a re-test clears it" in said, "another slot" in said) == (asked is Action.INSPECT,) * 2
     assert said.endswith("wrong in 2 loads within 90 days: replace the board") is (asked is Action.REPLACE)
     story.results.clear()
     passed = load(days * DAY + 1000, gemms_verified=10**6, measured_seconds=10**5)
@@ -308,7 +308,7 @@ def test_words_say_what_a_retest_must_be() -> None:
     row = clearing_table()[Clearing.WRONG_RESULT]
     said = demand_words(shown_by(wrong()), row)
     assert said == (
-        "a re-test disproves it with 9000 bf16 products of 4096 x 4096 x 8192 in one load of 10 min at 70 °C and 600 W"
+        "a re-test clears it with 9000 bf16 GEMMs of 4096 x 4096 x 8192 in one burn-in of 10 min at 70 °C and 600 W"
     )
     assert demand_words(shown_by(wrong(memory_bytes=70 << 30)), row) == f"{said} over 63.0 GiB of memory"
     assert demand_words(shown_by(wrong(memory_bytes=100 << 20)), row) == f"{said} over 90 MiB of memory"

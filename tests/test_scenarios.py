@@ -382,7 +382,7 @@ def test_healing_clears_what_the_table_says_and_nothing_else(rig: Rig, case: Cas
         family = case.fault.code.partition(".")[0]
         assert {(key.device, key.code.partition(".")[0]) for key in cleared} == {(case.key.device, family)}
     elif found.finding.clearing is Clearing.APPLICATION_EVENT:
-        # It closes with the job that it came from, and no process holds the device.
+        # It closes with the job that it came from, and no process uses the device.
         assert states[-1] is False
         assert snapshot.verdict.state is State.OK
     else:

@@ -127,7 +127,7 @@ def test_a_package_that_cannot_be_had_costs_its_own_checks(
     judged(engine, clock)
     snapshot = judged(engine, clock)
     (error,) = (finding for finding in snapshot.findings if finding.code == CHECK_ERROR)
-    assert error.message.startswith(f"check {broken.name} could not run: ")
+    assert error.message.startswith(f"check {broken.name} did not run: ")
     assert words in error.message
     assert error.message.endswith("correct the package or remove it, and restart the agent")
     assert (error.outcome, error.hard) == (Outcome.UNMEASURED, False)
@@ -273,7 +273,7 @@ def test_a_check_of_a_site_that_does_not_end_is_interrupted(judge: Any, monkeypa
         snapshot = judged(engine, clock)
         (error,) = (finding for finding in snapshot.findings if finding.code == CHECK_ERROR)
         words = "it did not end in time and was interrupted (the checks of a site have 0.1 s together)"
-        assert f"check a-site could not run: {words}" in error.message
+        assert f"check a-site did not run: {words}" in error.message
         assert {run.check for run in snapshot.checks if run.success} == OURS
         assert len(calls) <= 7
     apart = [round(after - before) for before, after in itertools.pairwise(calls)]
@@ -355,7 +355,7 @@ def test_checks_of_a_site_hold_the_loop_for_no_longer_together_than_one(monkeypa
     first = judged(engine, clock)
     assert [run.success for run in first.checks] == [False, False]
     (told,) = (finding.message for finding in first.findings if finding.check == "b-site")
-    assert told == "check b-site could not run: it was not asked: another check of the site took the time of all"
+    assert told == "check b-site did not run: it did not run: another custom check used the time of all"
     assert [run.success for run in judged(engine, clock).checks] == [False, True]
 
 

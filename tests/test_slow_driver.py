@@ -73,7 +73,7 @@ def test_a_driver_that_is_slow_for_too_long_is_told_as_slow_and_never_blamed(ben
         bench.pass_time(1.0)
         bench.until_gone(ReaderState.HUNG)
         assert "needed 10." in bench.status().detail
-        assert "calls come and go, only slowly: raise agent.deadline_seconds" in bench.status().detail
+        assert "the calls return, but slowly: raise agent.deadline_seconds" in bench.status().detail
         assert (bench.failure.kind, bench.status().witnessed) == (FailureKind.READER, 0)
         assert bench.status().quarantined == (("b",) if times > 1 else ())
         bench.write(read={})
@@ -115,7 +115,7 @@ def test_a_start_may_take_long_while_its_calls_return(tmp_path: Path) -> None:
     bench.until_in(f" part {last}")
     bench.pass_time(5.0 * last)
     assert bench.status().state is ReaderState.HUNG
-    assert "calls come and go, only slowly" in bench.status().detail
+    assert "the calls return, but slowly" in bench.status().detail
     assert bench.status().witnessed == 0
     bench.close()
 
@@ -130,7 +130,7 @@ def test_a_machine_that_stood_still_between_two_looks_blames_nobody(bench: Bench
         bench.clock.advance(60.0)
         bench.pass_time(1.25)
         bench.until_gone(ReaderState.HUNG)
-        assert "host overloaded: the agent itself was held up for 60." in bench.status().detail
+        assert "host overloaded: the agent was delayed for 60." in bench.status().detail
         assert bench.status().witnessed == 0
         bench.write(read={})
         bench.round(61.0)

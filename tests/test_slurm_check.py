@@ -162,7 +162,7 @@ def test_what_the_agent_cannot_ask_slurm_is_told(good: Facts) -> None:
     """Its unit may read less than the shell of the person who looks: before, all was ok, and it never had a permit."""
     running = Running("drain", "drain", "cluster")
     assert statuses(good, running=running)["agent"] is Status.OK
-    denied = msgspec.structs.replace(running, trouble="could not be asked or told: slurm.conf: Permission denied")
+    denied = msgspec.structs.replace(running, trouble="no answer from SLURM: slurm.conf: Permission denied")
     assert statuses(good, running=denied)["agent"] is Status.WARNING
     assert "agent" not in statuses(good, running=denied, forgotten=denied.trouble), "another item tells it"
     assert "agent" not in statuses(good, running=msgspec.structs.replace(running, writer="off"))
@@ -928,7 +928,7 @@ def test_the_command_prints_a_line_for_each_item_and_exits_by_the_worst(
     told = capsys.readouterr().out
     for name in ("scripts", "owner", "rehearsal", "gate.conf", "runtime_dir", "state file", "claims", "gres mapping"):
         assert re.search(rf"^{re.escape(name)} +ok ", told, re.MULTILINE)
-    assert "other nodes cannot be seen from here" in told
+    assert "this checks one node" in told
     node.gate.set(mode="Gate")
     assert main([*words, "--json"]) == 2
     document = json.loads(capsys.readouterr().out)

@@ -497,7 +497,7 @@ def test_what_status_tells_to_type_names_one_finding_each() -> None:
     slurm.set("n1", "IDLE")
     slurm.slurmctld = "2026-11-21T00:00:00"
     told = writer(slurm, memory).step(snapshot).status.returned
-    assert told.endswith("; and so for 2 more that status lists")
+    assert told.endswith("; likewise for 2 more, see nodevet status")
     commands = [text for text in told.split("; ") if "nodevet ack" in text]
     parser = argparse.ArgumentParser()
     ack.configure(parser)
@@ -1136,7 +1136,7 @@ def test_every_reason_is_in_the_reference_page(repository: Path) -> None:
     ("changes", "said"),
     [
         ({"drained_by": "nodevet"}, "slurm: drained by nodevet\n"),
-        ({"drained_by": "other"}, "slurm: drained by somebody else\n"),
+        ({"drained_by": "other"}, "slurm: drained by another user or program\n"),
         ({"drained_by": "other", "doing": "does not drain: x"}, "slurm: does not drain: x\n"),
         ({"doing": "would drain with: y"}, "slurm: would drain with: y\n"),
     ],

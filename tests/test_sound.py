@@ -208,7 +208,7 @@ def test_a_device_whose_sample_cannot_be_read_is_unread_alone(tmp_path: Path) ->
     failure = told["b"]
     assert failure is not None
     assert failure.kind is FailureKind.READER
-    assert "sent what cannot be read" in failure.detail
+    assert "sent an unreadable message" in failure.detail
     bench.write(read={})
     assert {sample.failure for sample in bench.round(10.0)} == {None}
     assert (bench.status().starts, bench.status().crashes) == (1, 0)

@@ -145,7 +145,7 @@ def test_the_verdict_stands_first_with_reason_and_remedy(state: str) -> None:
     assert root.findtext("head/title") == f"n0042: {state}"
     (hero,) = classes(root, "hero")
     assert snapshot.verdict.reason in "".join(hero.itertext())
-    assert ("What to do:" in "".join(hero.itertext())) is (state != "ok")
+    assert ("Action:" in "".join(hero.itertext())) is (state != "ok")
 
 
 def test_findings_say_what_to_do_since_when_and_how_they_end() -> None:
@@ -158,7 +158,7 @@ def test_findings_say_what_to_do_since_when_and_how_they_end() -> None:
         "core is 3 degrees below its slowdown temperature",
         "3 °C",
         "<= 5 °C table limits.csv thermal.margin",
-        "have the node inspected",
+        "inspect the node",
         "2026-11-20 09:59:30 UTC 30 s ago; seen 3 times, last 0 s ago",
         "3 good samples in a row",
     ):
@@ -170,15 +170,15 @@ def test_a_known_code_is_explained_on_the_page() -> None:
     page = parsed(render(failed_node()))
     (about,) = [part for part in page.iter() if part.get("id") == "about-nvidia.xid.79"]
     said = " ".join("".join(about.itertext()).split())
-    assert "What to do: drain and" in said
+    assert "Action: drain and" in said
     assert "Clears on a passed re-test after a reboot" in said
     assert "Source:" in said
 
 
 def test_a_node_without_findings_says_what_that_rests_on() -> None:
     """None found is only as good as what was looked at; before a check ran, it is nothing."""
-    assert "None. 9 checks made 90 comparisons, and every one passed." in text_of(render(gpu_node()))
-    assert "No check has run yet, so nothing is known." in text_of(render(starting_node()))
+    assert "None. 9 checks ran, 90 comparisons passed." in text_of(render(gpu_node()))
+    assert "No check has run yet." in text_of(render(starting_node()))
 
 
 def test_findings_stand_in_the_order_of_the_public_document() -> None:
@@ -237,8 +237,9 @@ def test_a_card_shows_what_the_device_reads_with_its_limits() -> None:
     """Model, place, heat beside the device's own limit, power beside its cap, load, memory, clock and restraint."""
     said = cards(render(gpu_node()))["GPU 3"]
     for words in (
-        "ok", "NVIDIA H100 80GB HBM3", "0000:4b:00.0 · NUMA 0", "Heat, core 37 °C limit 87 °C", "Heat, memory 45 °C",
-        "Power 74 W cap 700 W", "Busy 0 %", "Memory 1 MiB of 79.6 GiB", "Clock 345 MHz of 1,980 MHz", "Throttled no",
+        "ok", "NVIDIA H100 80GB HBM3", "0000:4b:00.0 · NUMA 0", "Temperature, core 37 °C limit 87 °C",
+        "Temperature, memory 45 °C", "Power 74 W limit 700 W", "Utilization 0 %", "Memory 1 MiB of 79.6 GiB",
+        "Clock 345 MHz of 1,980 MHz", "Throttled no",
     ):  # fmt: skip
         assert words in said, words
 
@@ -300,7 +301,7 @@ def test_old_readings_are_not_the_present() -> None:
         for sample in node.samples
     )
     said = cards(render(msgspec.structs.replace(node, samples=samples)))
-    assert "stale: read last 60 min ago" in said["GPU 0"]
+    assert "stale: last read 60 min ago" in said["GPU 0"]
     assert "°C" not in said["GPU 0"]
     assert "stale" not in said["GPU 1"]
 
@@ -318,14 +319,14 @@ def test_the_limit_colours_the_row_that_broke_it() -> None:
     """A finding about heat marks the row of heat on that device alone."""
     root = parsed(render(degraded_node()))
     marked = [row for row in classes(root, "row") if "warn" in row.get("class", "").split()]
-    assert [row.findtext("dt") for row in marked] == ["Heat, core"]
+    assert [row.findtext("dt") for row in marked] == ["Temperature, core"]
 
 
 @pytest.mark.parametrize(
     ("later", "complaint", "words"),
     [
-        (31, None, "The last judgement is older than 30 s."),
-        (4000, None, "The last judgement is older than 30 s."),
+        (31, None, "The last verdict is older than 30 s."),
+        (4000, None, "The last verdict is older than 30 s."),
         (1, "the main loop has made no turn for 45 s", "The main loop has made no turn for 45 s."),
     ],
 )
@@ -347,10 +348,13 @@ def test_a_judgement_of_another_boot_is_stale() -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("simulated", "Simulated node. Nothing on this page was measured on hardware; it never gates or drains."),
+        (
+            "simulated",
+            "Simulated node. No value on this page was measured on hardware; the node never gates or drains.",
+        ),
         ("starting", "Starting. The first round of reading is not complete."),
-        ("stopped", "Stopping. The agent is ending"),
-        ("released", "Released. Devices of host, nvidia are closed on request"),
+        ("stopped", "Stopping. The agent is stopping"),
+        ("released", "Released. Devices of host, nvidia are released (nodevet release) and not read"),
     ],
 )
 def test_a_banner_says_what_must_be_known_first(name: str, words: str) -> None:
@@ -383,7 +387,7 @@ def test_links_are_a_square_each() -> None:
 
 
 def test_a_link_with_a_finding_is_marked() -> None:
-    """The outline that says: there is a finding about it."""
+    """The outline of a link with a finding."""
     finding = Finding(
         check="links",
         code="link.down",
@@ -426,7 +430,7 @@ def test_several_links_of_a_pair_are_as_good_as_the_worst() -> None:
 
 
 def test_links_of_a_partitioned_device_are_not_called_down() -> None:
-    """A device that is split into instances reads its links as down."""
+    """The links of a partitioned device read as down."""
     node = gpu_node()
     split = tuple(
         msgspec.structs.replace(
@@ -484,7 +488,7 @@ def test_a_load_that_died_shows_why() -> None:
 
 def test_without_a_load_nothing_is_claimed_about_work() -> None:
     """Reading a node proves nothing about what it computes."""
-    assert "nothing is proven about work" in text_of(render(NODES["one processor"]()))
+    assert "no result is verified" in text_of(render(NODES["one processor"]()))
 
 
 def test_the_agent_shows_readers_checks_and_what_troubles_it() -> None:
@@ -498,7 +502,7 @@ def test_the_agent_shows_readers_checks_and_what_troubles_it() -> None:
     page = text_of(render(msgspec.structs.replace(node, readers=(hung,), checks=(run,), agent=agent)))
     for words in (
         "nvmlDeviceGetPowerUsage; hung 2 times", "did not run: KeyError: x", "reload refused: no", "store is full",
-        "refused: the configuration on disk is not the one in force",
+        "rejected: the configuration on disk is not in force",
     ):  # fmt: skip
         assert words in page, words
 
@@ -508,7 +512,7 @@ def test_the_gate_is_told() -> None:
     assert "closed by nvidia.xid.79 (mode drain)" in text_of(render(failed_node()))
     assert "open (mode drain)" in text_of(render(degraded_node()))
     simulated = msgspec.structs.replace(failed_node(), simulated=True)
-    assert "none: a simulated node keeps no job away" in text_of(render(simulated))
+    assert "none: a simulated node never gates" in text_of(render(simulated))
 
 
 def test_prologs_and_the_writer_to_slurm_are_told() -> None:
@@ -526,9 +530,9 @@ def test_prologs_and_the_writer_to_slurm_are_told() -> None:
     agent = msgspec.structs.replace(node.agent, gate_decisions={"open": 3, "closed": 0}, jobs=2, slurm=writer)
     page = text_of(render(msgspec.structs.replace(node, agent=agent)))
     for words in (
-        "Prologs decidedopen 3",
-        "Jobs on the node2",
-        "SLURM, mode drainn42 is IDLE DRAIN, drained by other; a person drained the node; due and not written: ",
+        "Prolog decisionsopen 3",
+        "Jobs with a claim2",
+        "SLURM, mode drainn42 is IDLE DRAIN, drained by other; a person drained the node; drain pending: ",
         "scontrol took 10 s",
     ):
         assert words in page, words

@@ -343,7 +343,7 @@ def test_a_child_that_breaks_the_protocol_is_replaced(bench: Bench, behaviour: s
         bench.until(lambda: (bench.supervisor.next_deadline or 0) <= bench.clock.monotonic() + 1.0)
         bench.clock.advance(1.0)
     bench.until(lambda: bench.status().state is ReaderState.CRASHED and bench.status().pid is None)
-    words = "closed its channel, and was ended for that" if behaviour == "hang_up" else "broke the protocol"
+    words = "closed its channel and was terminated" if behaviour == "hang_up" else "broke the protocol"
     assert words in bench.status().detail
     bench.write(read={})
     assert outcome(bench.round(1.0)) == ALL_OK
@@ -362,7 +362,7 @@ def test_what_a_library_prints_reaches_the_log_but_not_the_protocol(bench: Bench
     """Standard output of a chatty library goes to the log, a few lines per round."""
     bench.write(read={"b": "chatter"})
     assert outcome(bench.round()) == ALL_OK
-    said = [note for note in bench.notes if note.event == "reader said"]
+    said = [note for note in bench.notes if note.event == "collector output"]
     assert 0 < len(said) <= 40
     assert said[0].fields == {"backend": "fake", "line": "a vendor library prints"}
 
@@ -460,7 +460,7 @@ def test_a_child_in_state_d_is_given_up_and_never_doubled(bench: Bench, freeze: 
     assert "state D" in bench.status().detail
     bench.clock.advance(2.0)
     bench.until_state(ReaderState.STUCK)
-    assert "fake_read(b, fast) cannot be ended" in bench.status().detail
+    assert "fake_read(b, fast) cannot be terminated" in bench.status().detail
     before = len(bench.samples)
     bench.clock.advance(INTERVAL + DEADLINE)
     bench.until(lambda: len(bench.samples) > before)

@@ -236,7 +236,7 @@ def test_a_call_that_users_brought_down_is_left_out_and_its_boards_are_read(
         assert node.round(INTERVAL) == node.all_ok()
     assert (node.status().starts, node.status().crashes, node.status().quarantined) == (2, 1, ())
     last = next(sample for sample in reversed(node.samples) if (sample.device, sample.group) == (node.wedged, "fast"))
-    unread = {reading.quantity for reading in last.readings if "brought the reader down in it" in reading.detail}
+    unread = {reading.quantity for reading in last.readings if "ended the collector in this call" in reading.detail}
     assert unread == {"compute_processes", "compute_process_ids"}
     node.machine.clear(f"abort.{call}.{SLOT}")
     node.clock.advance(LEFT_OUT_SECONDS)

@@ -194,7 +194,7 @@ def test_the_headline_counts_what_is_acknowledged(episodes: list[Episode]) -> No
         assert any(on_one_line(each.note or "") in lines[device].reason for each in own)
     known = {episode.key.device for episode in snapshot.episodes} - {NODE}
     if known:
-        assert f"{len(known)} with what a person acknowledged" in page_of(snapshot)
+        assert f"{len(known)} with acknowledged findings" in page_of(snapshot)
     rows = devices_table(status_document(snapshot)).splitlines()
     assert sum(" acknowledged" in row for row in rows) == len(known)
     standing = [episode for episode in snapshot.episodes if episode.expired is None]
@@ -233,7 +233,7 @@ def test_a_word_whose_fault_is_not_there_is_on_every_surface(number: int) -> Non
     snapshot = narrowed(msgspec.structs.replace(gpu_node(), covered=over), {"links", "thermal"})
     said = "1 acknowledgement covers" if number == 1 else f"{number} acknowledgements cover"
     assert snapshot.verdict.state is State.OK
-    assert f"healthy; {said} what is not seen now (GPU 3, link 0: down; acknowledged by uid 7 on " in (
+    assert f"healthy; {said} cleared faults (GPU 3, link 0: down; acknowledged by uid 7 on " in (
         snapshot.verdict.reason
     )
     document = status_document(snapshot)
@@ -245,19 +245,19 @@ def test_a_word_whose_fault_is_not_there_is_on_every_surface(number: int) -> Non
     }
     assert MetricsPage().render(snapshot).decode().count("nodevet_acknowledgement_expiry_timestamp_seconds{") == 1
     text = status_text(document)
-    assert f": ok, {said} what is not seen now (GPU 3, link 0: down; acknowledged by uid 7 on " in text.splitlines()[0]
-    assert text.count("not seen now, its return is covered: link.down on ") == number
+    assert f": ok, {said} cleared faults (GPU 3, link 0: down; acknowledged by uid 7 on " in text.splitlines()[0]
+    assert text.count("cleared, its return is covered: link.down on ") == number
     assert "note: cable <b>ordered</b>" in text
     assert ", 1 acknowledged" not in devices_table(document)
     page = page_of(snapshot)
     assert page.count("is not seen now, and its return is covered: acknowledged by uid 7") == min(number, 5)
-    assert ("3 more cover what is not seen now" in page) is (number == 8)
+    assert ("3 more cover faults that are cleared now" in page) is (number == 8)
     report = render(from_snapshot(snapshot))
     assert report.count("acknowledged, not seen now") == number
     for rendered in (page, report):
         assert "<b>ordered" not in rendered
         assert "cable <b>ordered</b>" in html.unescape(re.sub(r"<[^>]*>", "", rendered))
-    assert "what is not seen now" in state_text(snapshot, ttl_seconds=60).splitlines()[0]
+    assert "cleared faults" in state_text(snapshot, ttl_seconds=60).splitlines()[0]
     assert narrowed(snapshot, {"thermal"}).covered == ()
 
 

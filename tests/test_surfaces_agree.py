@@ -302,12 +302,12 @@ def test_every_surface_says_that_a_node_is_simulated(tmp_path: Path) -> None:
 
 
 def test_the_action_is_the_same_everywhere(snapshot: Snapshot) -> None:
-    """What to do does not depend on where one looks."""
+    """The action does not depend on the surface."""
     action = snapshot.verdict.action.value
     file = parse(state_text(snapshot, ttl_seconds=60))
     assert isinstance(file, StateFile)
     assert file.action == status_document(snapshot).action == action
-    said = re.findall(r"What to do: <strong>(.+?)</strong>", render(from_snapshot(snapshot)))
+    said = re.findall(r"Action: <strong>(.+?)</strong>", render(from_snapshot(snapshot)))
     assert said == ([] if action == "none" else [ACTIONS[action]])
 
 

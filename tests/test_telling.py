@@ -85,7 +85,7 @@ def test_what_was_cut_is_told_once_a_minute_with_its_number() -> None:
     event_log.tick()
     (line,) = stream.getvalue().splitlines()
     assert f"count={5 * FLOOD}" in line
-    assert "events and lines of readers" in line
+    assert "events and lines of collectors" in line
 
 
 def test_what_a_reader_tells_on_its_way_out_is_taken(bench: Bench) -> None:

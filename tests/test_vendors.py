@@ -92,7 +92,7 @@ def test_advice_is_that_of_the_vendor_of_the_board(vendor: str, words: str) -> N
     [
         ("nvidia", Action.REBOOT, "reboot the node"),
         ("amd", Action.INSPECT, "install the one that ROCm ships"),
-        ("acme", Action.REBOOT, "install those of one release"),
+        ("acme", Action.REBOOT, "install one release"),
     ],
 )
 def test_parts_of_two_releases_are_mended_as_the_vendor_says(vendor: str, action: Action, words: str) -> None:

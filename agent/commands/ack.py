@@ -1,4 +1,4 @@
-"""Acknowledge a finding: it stays visible with your note, and stops counting.
+"""Acknowledge a finding: it stays visible with your note and no longer affects the verdict.
 
 It counts again when it asks for a harder action, or when it returns after it was over. --until sets another end.
 """
@@ -21,9 +21,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("code", help="the finding's code, such as nvidia.xid.79")
     parser.add_argument("--device", default="node", help=f"the device, by {options.NAMES} (default: the node itself)")
     parser.add_argument("--part", default=None, help="the part, such as 'link 17'")
-    parser.add_argument(
-        "--note", required=True, help="why this is in order: who looked, what was done; every surface shows it"
-    )
+    parser.add_argument("--note", required=True, help="who looked and what was done; shown with the finding everywhere")
     parser.add_argument(
         "--until",
         metavar="WHEN",

@@ -1,4 +1,4 @@
-"""Run the agent: read, judge and publish until told to stop. SIGHUP reads the configuration again."""
+"""Run the daemon: read devices, judge them, publish the verdict. SIGTERM stops it, SIGHUP reloads the configuration."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from . import _options as options
 if TYPE_CHECKING:
     from nodevet.agent.load.run import Spawn
 
-SUMMARY = "read, judge and publish: the daemon"
+SUMMARY = "run the daemon"
 
 STANDARD_ERROR = 2
 
@@ -31,12 +31,12 @@ STANDARD_ERROR = 2
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``nodevet agent``."""
     parser.add_argument("--listen", metavar="HOST:PORT", help="metrics and status page (default: 127.0.0.1:10917)")
-    parser.add_argument("--interval", metavar="SECONDS", type=float, help="between readings (default: 10)")
+    parser.add_argument("--interval", metavar="SECONDS", type=float, help="seconds between readings (default: 10)")
     parser.add_argument("--node-name", metavar="NAME", help="name of this node in all output (default: the host name)")
     parser.add_argument(
         "--simulate",
         metavar="PROFILE",
-        help=f"stand for a node that does not exist, and read nothing of this machine: {', '.join(profile_names())}",
+        help=f"simulate a node of this profile; this machine is not read: {', '.join(profile_names())}",
     )
     parser.add_argument("--scenario", metavar="FILE", help="timeline of faults of the simulated node (TOML)")
     options.add_places(parser)
@@ -64,7 +64,7 @@ def run(arguments: argparse.Namespace, *, stands_for_kernel: bool = False, spawn
         load_profile(profile)
         _be_simulated(arguments, profile)
     elif arguments.scenario:
-        raise UsageError("--scenario: belongs to a simulated node: give --simulate PROFILE too")
+        raise UsageError("--scenario: requires --simulate PROFILE")
 
     def load() -> Configuration:
         settings = options.configuration(

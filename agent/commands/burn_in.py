@@ -49,10 +49,11 @@ from nodevet.checks.system.lock import acquire_node_lock
 from nodevet.checks.system.signals import SignalPipe, ending, interrupting, undisturbed
 from nodevet.exporters.documents.schema import burn_in_document, encode
 from nodevet.exporters.documents.types import BurnInDocument, DeviceDocument, StatusDocument
+from nodevet.exporters.format import one_in
 
 from . import _options as options
 
-SUMMARY = "prove the hardware under load"
+SUMMARY = "test the hardware under load and verify every result"
 LEASE_SECONDS = LONGEST_LEASE_SECONDS
 """A lease ends with the connection. One that ended before its load would end the record of heat and power, too."""
 
@@ -68,12 +69,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``nodevet burn-in``."""
     plans = "; ".join(f"{name}: {plan.help}" for name, plan in load_plans().items())
     parser.add_argument("--plan", choices=tuple(load_plans()), default="quick", help=plans)
-    parser.add_argument("--seconds", type=float, help="of load per number format (default: the plan's)")
-    parser.add_argument("--dtype", action="append", help="only this number format; may be given again")
-    parser.add_argument("--shape", type=_shape, metavar="M,N,K", help="of each product, in multiples of 128")
+    parser.add_argument("--seconds", type=float, help="seconds of load per number format (default: from the plan)")
+    parser.add_argument("--dtype", action="append", help="only this number format; repeatable")
+    parser.add_argument("--shape", type=_shape, metavar="M,N,K", help="shape of each GEMM, in multiples of 128")
     parser.add_argument("--device", action="append", default=[], help=f"only this device, by {options.NAMES}")
-    parser.add_argument("--self-test", action="store_true", help="only plant faults, and list how each was found")
-    parser.add_argument("--output", "-o", metavar="FILE", help="write the document there, for nodevet report render")
+    parser.add_argument(
+        "--self-test", action="store_true", help="only run the self-test: plant faults and list which were found"
+    )
+    parser.add_argument("--output", "-o", metavar="FILE", help="write the result as JSON, for nodevet report render")
     options.add_json(parser)
     options.add_places(parser)
 
@@ -98,11 +101,11 @@ def run(
         with interrupting(), unhindered():
             if output is not None:
                 # A good document of an older run must not stand for this one, however early it is killed.
-                output.write(encode(_of_load(load, (), (), (), "the load has not begun")))
+                output.write(encode(_of_load(load, (), (), (), "the burn-in has not started")))
             _run(load)
     except (NodevetError, KeyboardInterrupt) as error:
         if not load.ended:  # a signal behind the verdict changes nothing of it
-            load.end(_of_load(load, (), (), (), str(error) or "it was stopped before it began"))
+            load.end(_of_load(load, (), (), (), str(error) or "it was stopped before it started"))
             raise
     document = load.ended[-1]
     try:
@@ -186,7 +189,7 @@ def _with_agent(load: Load) -> None:
                 document = _judged_alone(load, devices, results, late)
             elif document.agent is not None:
                 for notice in document.agent.notices:
-                    _complain(f"the agent says: {notice}")
+                    _complain(f"note of the agent: {notice}")
             load.end(document)
 
 
@@ -252,12 +255,12 @@ def _alone(load: Load) -> None:
 
 
 def _look_before(settings: Configuration) -> Snapshot:
-    """Look at the node, and keep what a load that was killed left unjudged: this one must disprove it, not hide it."""
+    """Read the node, and keep the unjudged results of a killed burn-in: this one must clear them, not hide them."""
     history = History(settings, ())
     before = look(settings, purpose="nodevet burn-in", keep=history.take, confirmed=False, locked=True)
     trouble = history.save() if history.changed else ""
     if trouble:
-        _complain(f"what an earlier load left is not in the history: {trouble}")
+        _complain(f"results of an earlier burn-in are not in the history: {trouble}")
     return before
 
 
@@ -295,17 +298,17 @@ def _judged_alone(
         after = look(settings, results=results, purpose="nodevet burn-in", keep=history.take, locked=locked, also=also)
     except NodevetError as error:
         trouble = keep_unjudged(settings, results)
-        there = load.arguments.output or "what is printed"
-        kept = f"stand in {there} alone, because the history cannot be written: {trouble}"
+        there = load.arguments.output or "the printed output"
+        kept = f"are only in {there}, because the history cannot be written: {trouble}"
         kept = kept if trouble else "are in the history"
-        _complain(f"nobody judges the node after the load: {error}; its results {kept}")
-        return _of_load(load, devices, (), results, "nobody judged the node after the load")
+        _complain(f"the node was not judged after the burn-in: {error}; its results {kept}")
+        return _of_load(load, devices, (), results, "the node was not judged after the burn-in")
     if late is not None:
         results = (*results, *late.results)
         history.add(late.results)
     trouble = history.save()
     if trouble:
-        _complain(f"no history is left: {trouble}")
+        _complain(f"the history was not written: {trouble}")
     return burn_in_document(after, plan=load.arguments.plan, results=results)
 
 
@@ -332,9 +335,11 @@ def _load(
     *found* is given what is known in each turn, long before the load ends.
     """
     if not any(compute_kind(device) for device in devices):
-        raise BusyError("burn-in: no device of this node has a load; `nodevet devices` shows what there is")
+        raise BusyError("burn-in: no device of this node can run a workload; `nodevet devices` lists the devices")
     requests = {device.id: _requests(load.arguments, device) for device in devices}
-    refused = {device.id: "no load exists for it" for device in devices if not compute_kind(device)} | dict(busy or {})
+    refused = {device.id: "no workload exists for it" for device in devices if not compute_kind(device)} | dict(
+        busy or {}
+    )
     told: list[tuple[object, ...]] | None = None  # so that a load that is killed leaves no older, better document
     with ExitStack() as stack:
         selector = stack.enter_context(selectors.DefaultSelector())
@@ -392,15 +397,15 @@ def _so_far(
     requests: Mapping[str, tuple[GemmRequest, ...]],
     results: tuple[Result, ...],
 ) -> BurnInDocument:
-    """Return what is known while the load runs."""
+    """Return the document of a burn-in that still runs."""
     planned = [Planned(request.device, request.dtype, request.asked) for each in requests.values() for request in each]
-    return _of_load(load, devices, planned, results, "the load has not come to its end")
+    return _of_load(load, devices, planned, results, "the burn-in has not finished")
 
 
 def _of_load(
     load: Load, devices: tuple[Device, ...], planned: Iterable[Planned], results: tuple[Result, ...], reason: str
 ) -> BurnInDocument:
-    """Return the document of a node that nobody judged, for *reason*: it says what the load itself proved."""
+    """Return the document of a node without a verdict, for *reason*, with the results of the burn-in itself."""
     now = SystemClock().instant()
     verdict = Verdict(state=State.UNKNOWN, reason=reason)
     snapshot = Snapshot(
@@ -449,8 +454,10 @@ def _show(document: BurnInDocument, *, self_test: bool) -> None:
     if rows:
         say(table(rows, ("DEVICE", "FORMAT", "STATE", "RESULTS", *_COLUMNS.values())))
     verified = document.verified
-    products = f"{verified.gemms} products" if verified.gemms else "no product was"
-    say(f"{products} verified bit for bit, {verified.mismatches} wrong")
+    bounds = [figures.get("mismatch_rate_upper_bound_95") for figures in runs.values()]
+    worst = max((bound for bound in bounds if bound), default=None)
+    rate = f", error rate below {one_in(worst)} per device and format (95 % confidence)" if worst else ""
+    say(f"{verified.gemms} GEMMs verified, {verified.mismatches} wrong{rate}")
 
 
 _COLUMNS = {
@@ -474,7 +481,7 @@ def _show_self_test(device: str, dtype: str, planted: object) -> None:
         for fault in (planted if isinstance(planted, (list, tuple)) else ())
     ]
     say(f"self-test of {device}, {dtype}:")
-    say(table(rows, ("PLANTED FAULT", "FOUND", "LOCATED", "WHY NOT")))
+    say(table(rows, ("PLANTED FAULT", "FOUND", "LOCATED", "DETAIL")))
 
 
 def _yes(value: object) -> str:

@@ -1,4 +1,4 @@
-"""Run every check now, or the named ones, and say what is wrong. Asks the agent where one runs, else looks itself.
+"""Run every check once, or the named ones, and print the findings. Asks the agent if one runs, else reads the devices.
 
 With --from, `nodevet check kernel-log` reads a saved kernel log instead of this node's.
 """
@@ -16,14 +16,16 @@ from nodevet.exporters.documents.schema import encode, status_document
 
 from . import _options as options
 
-SUMMARY = "every check now, or the named ones"
+SUMMARY = "run every check once, or the named ones"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``nodevet check``."""
     parser.add_argument("names", nargs="*", metavar="NAME", help="checks to run (default: all)")
-    parser.add_argument("--list", action="store_true", help="name every check and what it judges")
-    parser.add_argument("--from", dest="source", metavar="FILE", help="kernel-log only: a saved log; - reads stdin")
+    parser.add_argument("--list", action="store_true", help="list every check with its condition")
+    parser.add_argument(
+        "--from", dest="source", metavar="FILE", help="kernel-log only: saved log file; - for standard input"
+    )
     options.add_json(parser)
     options.add_places(parser)
 
@@ -31,7 +33,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print the verdict; exit 0 ok, 1 degraded, 2 failed, 3 unknown."""
     if arguments.list:
-        say(table([(check.name, check.summary) for check in installed()], ("CHECK", "WHAT IT JUDGES")))
+        say(table([(check.name, check.summary) for check in installed()], ("CHECK", "CONDITION")))
         return exits.OK
     if arguments.source is not None:
         return _saved_log(arguments)

@@ -1,4 +1,4 @@
-"""Check a configuration without using it, or show the one in force with every default."""
+"""Validate a configuration file, or show the active configuration with every default."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from nodevet.checks.engine.registry import installed
 
 from . import _options as options
 
-SUMMARY = "check or show the configuration"
+SUMMARY = "validate or show the configuration"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``nodevet config``."""
-    parser.add_argument("verb", choices=("check", "show"), help="check: is it accepted; show: what is in force")
+    parser.add_argument(
+        "verb", choices=("check", "show"), help="check: validate the file; show: print the active configuration"
+    )
     options.add_places(parser)
 
 

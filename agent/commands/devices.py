@@ -1,4 +1,4 @@
-"""What is in this node: every device with its identity, and its verdict."""
+"""List every device of this node with its identity and verdict."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from nodevet.exporters.documents.schema import encode, status_document
 
 from . import _options as options
 
-SUMMARY = "what is in this node"
+SUMMARY = "list the devices of this node"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

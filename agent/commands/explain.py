@@ -1,4 +1,4 @@
-"""Say what a code, a check or a quantity means, and what to do about it: `nodevet explain xid 79`."""
+"""Explain a code, a check or a quantity, and the action for it: `nodevet explain xid 79`."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from nodevet.checks.engine.explanation import ACTIONS, Explanation, declared_rul
 from nodevet.checks.engine.registry import Check, installed
 from nodevet.checks.reference.kernel_policy import known_codes
 
-SUMMARY = "what a code, a check or a quantity means"
+SUMMARY = "explain a code, a check or a quantity"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``nodevet explain``."""
-    parser.add_argument("words", nargs="+", help="such as: xid 79, sxid 20034, device.lost, thermal, power_watts")
+    parser.add_argument("words", nargs="+", help="for example: xid 79, sxid 20034, device.lost, thermal, power_watts")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the explanation; wrong usage where the words name nothing."""
+    """Print the explanation; wrong usage for an unknown name."""
     name = ".".join(arguments.words).lower()
     for explain in (_event, _finding, _check, _quantity):
         text = explain(name)
@@ -32,7 +32,9 @@ def run(arguments: argparse.Namespace) -> int:
             return exits.OK
     known = [*known_codes(), *declared_rules(), *(declared.name for declared in installed()), *QUANTITIES]
     near = difflib.get_close_matches(name, known, 3)
-    raise UsageError(f"explain: nothing is called {name!r}" + (f", did you mean {', '.join(near)}?" if near else ""))
+    raise UsageError(
+        f"explain: {name!r} is not a code, check or quantity" + (f", did you mean {', '.join(near)}?" if near else "")
+    )
 
 
 def _event(name: str) -> str | None:
@@ -50,10 +52,10 @@ def _finding(name: str) -> str | None:
 
 
 def _told(headline: str, found: Explanation) -> str:
-    lines = [headline, f"  counts as {found.outcome.value}, fault of: {found.fault_class.value}"]
-    lines.append(f"  what to do: {ACTIONS[found.action.value]}")
+    lines = [headline, f"  outcome: {found.outcome.value}, fault class: {found.fault_class.value}"]
+    lines.append(f"  action: {ACTIONS[found.action.value]}")
     if found.ends:
-        lines.append(f"  how it clears: {found.ends}")
+        lines.append(f"  clears on: {found.ends}")
     if found.source:
         lines.append(f"  source: {found.source}")
     return "\n".join(lines)
@@ -65,15 +67,18 @@ def _check(name: str) -> str | None:
 
 
 def _possible_names(name: str) -> tuple[str, ...]:
-    """Return names of the check that *name* may mean: itself, or the check that gives findings of that family."""
+    """Return check names that *name* may stand for: the name itself, or the check of a family of codes."""
     return (name, name.replace(".", "-"), name.partition(".")[0])
 
 
 def _describe(declared: Check) -> str:
     text = inspect.cleandoc(declared.broken or declared.judge.__doc__ or "")
-    lines = [f"check {declared.name}: {text}", "", "  policy:"]
-    lines += [f"    {field} = {getattr(declared.policy(), field)}" for field in declared.policy.__struct_fields__]
-    lines += ["  looks at:", *(f"    {key}: {QUANTITIES[key].help}" for key in declared.inputs)]
+    lines = [f"check {declared.name}: {text}", "", "  settings:"]
+    values = ((field, getattr(declared.policy(), field)) for field in declared.policy.__struct_fields__)
+    lines += [
+        f"    {field} = {'default of the device or table' if value is None else value}" for field, value in values
+    ]
+    lines += ["  reads:", *(f"    {key}: {QUANTITIES[key].help}" for key in declared.inputs)]
     return "\n".join(lines)
 
 

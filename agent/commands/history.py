@@ -1,4 +1,4 @@
-"""What happened to this node and its devices: every change of every episode, oldest first."""
+"""List every change of every episode of this node and its devices, oldest first."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ from nodevet.exporters.documents.schema import timestamp
 from . import _options as options
 
 RESULTS_AT_MOST = 1000
-"""So many results of loads are looked through."""
+"""Number of stored results that are searched."""
 
 MOST_CHANGES = 1_000_000
-"""Of a node that lives for years; what is more takes more memory than a command may."""
+"""Upper limit of --limit; more rows would need too much memory."""
 
 _PROVED = {State.OK: "complete", State.FAILED: "wrong", State.UNKNOWN: "incomplete"}
 
-SUMMARY = "what happened to this node and its devices"
+SUMMARY = "list past findings of this node and its devices"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``nodevet history``."""
     parser.add_argument("--device", help=f"only this device, by {options.NAMES}")
-    parser.add_argument("--serial", help="only devices with this serial number, wherever they sat")
-    parser.add_argument("--limit", type=_limit, default=200, help="the newest so many changes (default: 200)")
+    parser.add_argument("--serial", help="only devices with this serial number, in any slot")
+    parser.add_argument("--limit", type=_limit, default=200, help="number of latest changes to show (default: 200)")
     options.add_json(parser)
     options.add_places(parser)
 
 
 def _limit(text: str) -> int:
-    """Return how many; of a number below zero SQLite would make all of them, and of one with thirty digits an error."""
+    """Return the number of rows; SQLite takes a negative number for all rows, and fails at thirty digits."""
     if not text.isascii() or not text.isdigit() or not 1 <= len(text) <= len(str(MOST_CHANGES)):
         raise argparse.ArgumentTypeError(f"{text[:40]!r}: give a number from 0 to {MOST_CHANGES}")
     return min(int(text), MOST_CHANGES)
@@ -81,20 +81,17 @@ def run(arguments: argparse.Namespace) -> int:
     lines += [(load.ended.wall_seconds, _load_line(load)) for load in loads[-arguments.limit :]]
     if lines:
         ordered = [line for _, line in sorted(lines, key=lambda entry: entry[0])]
-        say(table(ordered, ("WHEN", "STATE", "CODE", "WHERE", "WHAT")))
+        say(table(ordered, ("TIME", "STATE", "CODE", "DEVICE", "MESSAGE")))
     else:
         asked = arguments.device or arguments.serial
-        say(f"nothing happened to {asked} yet" if asked else "nothing happened yet")
+        say(f"no finding of {asked} yet" if asked else "no finding yet")
     if damaged:
-        say(f"left out: {damaged} damaged rows; the disk of {path.parent} changed what was written")
+        say(f"{damaged} damaged rows are left out: check the disk of {path.parent}")
     return exits.OK
 
 
 class _Load(msgspec.Struct, frozen=True):
-    """The results of one load, on the devices that were asked for, and how many of its results are not here.
-
-    These may have told of anything.
-    """
+    """The results of one burn-in on the requested devices, and the number of its results that are missing."""
 
     results: tuple[Result, ...]
     absent: int
@@ -106,12 +103,12 @@ class _Load(msgspec.Struct, frozen=True):
 
     @property
     def proved(self) -> Completeness:
-        """Return what it proved."""
+        """Return its completeness."""
         return without(account((), self.results), self.absent, "the history")
 
 
 def _rows(path: Path, arguments: argparse.Namespace) -> tuple[tuple[HistoryRow, ...], tuple[_Load, ...], int]:
-    """Return what changed, newest first, the loads that ran, oldest first, and how many damaged rows are left out."""
+    """Return changes, newest first, burn-ins, oldest first, and the number of damaged rows, which are left out."""
     store = read_store(path)
     try:
         seen = store.devices_seen()
@@ -131,7 +128,7 @@ def _device_ids(name: str, seen: tuple[SeenDevice, ...], known: tuple[Device, ..
     found = same | {device.id for device in are_called(known, name)}
     if not found and name != NODE:
         places = ", ".join(sorted({entry.pci or entry.device for entry in seen})) or "none yet"
-        raise UsageError(f"history: no device {name} was ever seen here; seen were: {places}")
+        raise UsageError(f"history: device {name} is not known on this node; known devices: {places}")
     return tuple(sorted(found)) or (NODE,)
 
 
@@ -156,7 +153,7 @@ def _line(row: HistoryRow) -> tuple[str, ...]:
 
 
 def _word(episode: Episode) -> str:
-    """Return what the person said, or that it is over."""
+    """Return the note of the acknowledgement, or that it has expired."""
     if episode.expired is not None:
         return f"expired: {episode.note or ''}"
     until = f", until {date_words(episode.until)}" if episode.until is not None else ""
@@ -205,7 +202,7 @@ def _by_load(results: tuple[Result, ...]) -> list[tuple[Result, ...]]:
 
 
 def _narrowed(loads: Iterable[tuple[Result, ...]], wanted: Sequence[Container[str]]) -> Iterator[_Load]:
-    """Yield what each of *loads* left on devices that are in each of *wanted*, if anything."""
+    """Yield the results of each of *loads* on devices that are in each of *wanted*, if any."""
     for load in loads:
         own = tuple(each for each in load if all(any(name in chosen for name in each.devices) for chosen in wanted))
         if own:
@@ -217,7 +214,7 @@ def _load_line(load: _Load) -> tuple[str, ...]:
     devices = sorted({device for result in load.results for device in result.devices})
     where = devices[0] if len(devices) == 1 else f"{len(devices)} devices"
     verified = sum(int(result.metric("gemms_verified") or 0) for result in load.results)
-    said = f"{proved.verified} of {len(proved.accounts)} planned formats verified, {verified} products, none wrong"
+    said = f"{proved.verified} of {len(proved.accounts)} planned formats verified, {verified} GEMMs, 0 wrong"
     return (_when(load.ended), _PROVED[proved.state], load.results[-1].workload, where, proved.reason() or said)
 
 

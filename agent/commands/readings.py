@@ -1,4 +1,4 @@
-"""For authors of commands that print readings: check what one prints, or show its JSON Schema.
+"""Validate the output of a command backend, or print the JSON Schema of readings.
 
 `nodevet readings check FILE` looks at saved output (- for standard input), `nodevet readings check --command NAME`
 runs a configured command once per group as the agent would.
@@ -24,13 +24,15 @@ from nodevet.checks.system.process import MAXIMUM_BYTES
 
 from . import _options as options
 
-SUMMARY = "check what a command of the site prints"
+SUMMARY = "validate the output of a command backend"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``nodevet readings``."""
-    parser.add_argument("verb", choices=("check", "schema"), help="check: is it accepted; schema: its JSON Schema")
-    parser.add_argument("file", nargs="?", metavar="FILE", help="check only: saved output; - reads standard input")
+    parser.add_argument(
+        "verb", choices=("check", "schema"), help="check: validate the output; schema: print the JSON Schema"
+    )
+    parser.add_argument("file", nargs="?", metavar="FILE", help="check only: saved output; - for standard input")
     parser.add_argument("--command", metavar="NAME", help="check only: run this configured command instead")
     options.add_places(parser)
 

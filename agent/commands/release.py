@@ -1,4 +1,4 @@
-"""Let go of every device for a while, so that it can be reset, repartitioned, or its driver replaced."""
+"""Close every device handle for a limited time, to reset or repartition devices or to replace the driver."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nodevet.checks.core.errors import UsageError
 
 from . import _options as options
 
-SUMMARY = "let go of every device for a while"
+SUMMARY = "close every device handle for a limited time"
 
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
@@ -20,7 +20,7 @@ _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``nodevet release``."""
     parser.add_argument(
-        "--for", dest="duration", default="10m", metavar="TIME", help="such as 90s, 10m, 2h (default: 10m)"
+        "--for", dest="duration", default="10m", metavar="TIME", help="duration, such as 90s, 10m or 2h (default: 10m)"
     )
     options.add_places(parser)
 
@@ -36,5 +36,5 @@ def seconds_of(text: str) -> float:
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text)
     seconds = float(found[1]) * _UNITS[found[2]] if found else 0.0
     if not 0 < seconds <= LONGEST_RELEASE_SECONDS:
-        raise UsageError(f"release: --for {text}: write a time up to 24h, such as 90s, 10m or 2h")
+        raise UsageError(f"release: --for {text}: write a duration up to 24h, such as 90s, 10m or 2h")
     return seconds

@@ -1,4 +1,4 @@
-"""Render a report: one HTML page with verdict, inventory, figures and plots, from a burn-in or status document."""
+"""Render a burn-in or status document as one HTML page with verdict, inventory, figures and plots."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from nodevet.checks.system.files import foreign_link, replace
 
 from . import _options as options
 
-SUMMARY = "render a report"
+SUMMARY = "render a report as HTML"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -1,8 +1,8 @@
-"""Is it safe to put nodevet in front of jobs in SLURM, and does what is installed work? It changes nothing.
+"""Check whether prolog, epilog and health check are safe to install in SLURM, and work as installed. Changes nothing.
 
-`nodevet slurm check` looks at the scripts, their owner and settings, the state file, the mapping of GPUs, and what
-SLURM has loaded. With --node it asks SLURM nothing: what a node must have before slurm.conf names the scripts.
-Exit 0 where all is ok, 1 with warnings, 2 where something is wrong, 3 where something cannot be told.
+`nodevet slurm check` checks the scripts, their owner and settings, the state file, the mapping of GPUs, and the
+configuration that SLURM has loaded. With --node it does not query SLURM: run it before slurm.conf names the scripts.
+Exit 0: all ok, 1: warnings, 2: at least one item is wrong, 3: at least one item could not be checked.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from nodevet.agent.terminal.output import say, table
 
 from . import _options as options
 
-SUMMARY = "is it safe to install the hooks of SLURM"
+SUMMARY = "check the prolog, epilog and health check for SLURM"
 FOLDER = "/etc/slurm/nodevet"
 
 EXITS = {
@@ -35,16 +35,16 @@ EXITS = {
 }
 
 ELSEWHERE = (
-    "other nodes cannot be seen from here, and SLURM runs Prolog= on all of them: run `nodevet slurm check --node` on"
-    " each, by pdsh, ssh or srun"
+    "this checks one node, and SLURM runs Prolog= on every node: run `nodevet slurm check --node` on each, by pdsh,"
+    " ssh or srun"
 )
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``nodevet slurm``."""
-    parser.add_argument("verb", choices=("check",), help="check: look at everything, change nothing")
+    parser.add_argument("verb", choices=("check",), help="check: run all checks, change nothing")
     parser.add_argument("--scripts", metavar="DIR", default=FOLDER, help=f"folder of the scripts (default: {FOLDER})")
-    parser.add_argument("--node", action="store_true", help="only what this node needs; SLURM is not asked")
+    parser.add_argument("--node", action="store_true", help="only check this node; SLURM is not queried")
     options.add_json(parser)
     options.add_places(parser)
 
@@ -67,12 +67,12 @@ def run(arguments: argparse.Namespace) -> int:
         }
         say(msgspec.json.encode(document).decode())
         return EXITS[verdict]
-    say(table([_row(item) for item in found], ("ITEM", "STATUS", "WHAT WAS FOUND")))
+    say(table([_row(item) for item in found], ("ITEM", "STATUS", "RESULT")))
     for item in found:
         if item.next_step and item.status is not Status.OK:
             say(f"{item.name}: {item.next_step}")
     say()
-    say(table(modes(facts), ("MODE", "IS")))
+    say(table(modes(facts), ("MODE", "VALUE")))
     say()
     say(f"{facts.node}: {verdict.value}; {ELSEWHERE}")
     return EXITS[verdict]

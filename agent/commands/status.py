@@ -1,4 +1,4 @@
-"""Ask the agent how this node is."""
+"""Show the verdict, devices and findings of the running agent."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from nodevet.exporters.documents.types import StatusDocument
 
 from . import _options as options
 
-SUMMARY = "ask the agent"
+SUMMARY = "show the verdict of the running agent"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``nodevet status``."""
-    parser.add_argument("--watch", action="store_true", help="print again whenever something changes")
+    parser.add_argument("--watch", action="store_true", help="print again on every change")
     parser.add_argument(
-        "--every", type=float, default=2.0, metavar="SECONDS", help="how often --watch asks (default: 2)"
+        "--every", type=float, default=2.0, metavar="SECONDS", help="interval of --watch in seconds (default: 2)"
     )
     options.add_json(parser)
     options.add_places(parser)

@@ -1,4 +1,4 @@
-"""Link matrix of the accelerators: of this node, or of a saved `nvidia-smi topo -m` with --from.
+"""Show the link matrix of the accelerators of this node, or of a saved `nvidia-smi topo -m` with --from.
 
 Where there are accelerators of several vendors --vendor chooses. With --expect the matrix is compared with another one,
 and a worse link is a failure.
@@ -23,16 +23,18 @@ from nodevet.checks.topology.matrix import Topology, asymmetries, compare, parse
 
 from . import _options as options
 
-SUMMARY = "link matrix of the accelerators"
+SUMMARY = "show the link matrix of the accelerators"
 READ_SECONDS = 20.0
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``nodevet topo``."""
-    parser.add_argument("--from", dest="source", metavar="FILE", help="saved output of nvidia-smi topo -m; - is stdin")
-    parser.add_argument("--expect", metavar="FILE", help="what it should be: saved output of nvidia-smi topo -m")
     parser.add_argument(
-        "--vendor", choices=connected_vendors(), help="whose accelerators; otherwise the first that has some"
+        "--from", dest="source", metavar="FILE", help="saved output of nvidia-smi topo -m; - for standard input"
+    )
+    parser.add_argument("--expect", metavar="FILE", help="expected matrix: saved output of nvidia-smi topo -m")
+    parser.add_argument(
+        "--vendor", choices=connected_vendors(), help="vendor of the accelerators (default: the first one present)"
     )
     options.add_json(parser)
     options.add_places(parser)
@@ -72,7 +74,7 @@ def _of_this_node(arguments: argparse.Namespace) -> Topology:
     if simulated is not None:
         raise BusyError(
             f"topo: {settings.runtime_dir} belongs to the simulated node {simulated}: "
-            f"topo asks the drivers of this machine; the links of that node are on its status page"
+            f"topo reads the drivers of this machine; its status page shows the links of the simulated node"
         )
     absent = []
     for vendor in (arguments.vendor,) if arguments.vendor else connected_vendors():
@@ -92,6 +94,6 @@ def _read(vendor: str, root: str) -> Done:
     try:
         return Runner().run(command, READ_SECONDS)
     except RunError as error:
-        raise BusyError(f"topo: the driver of {vendor} did not answer: its reader {error}") from error
+        raise BusyError(f"topo: the driver of {vendor} did not answer: its collector {error}") from error
     except OSError as error:
         raise BusyError(f"topo: no process can be started to read {vendor}: {start_step(error)}") from error

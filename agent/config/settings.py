@@ -25,7 +25,7 @@ def _about(text: str, low: float | None = None, high: float | None = None) -> ms
 
 
 class CommandSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A command of the site that prints readings, for whatever has no backend of its own."""
+    """A command backend: a program that prints readings of devices without a built-in backend."""
 
     name: Annotated[str, msgspec.Meta(description="a lower-case word; its backend is called command.NAME")]
     argv: Annotated[
@@ -36,13 +36,15 @@ class CommandSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         dict[str, str], msgspec.Meta(description="added to PATH, HOME, LC_ALL, NODEVET_ROOT and NODEVET_GROUP")
     ] = {}
     timeout_seconds: (
-        Annotated[float, _about("for one run; unset: seven tenths of deadline_seconds", 0.1, 600)] | None
+        Annotated[float, _about("maximum duration of one run; unset: 0.7 of deadline_seconds", 0.1, 600)] | None
     ) = None
     groups: Annotated[
         tuple[Group, ...],
         msgspec.Meta(description="fast: each interval_seconds; slow: each slow_interval_seconds", min_length=1),
     ] = ("fast",)
-    required: Annotated[bool, msgspec.Meta(description="whether a node on which it lists no device is unknown")] = True
+    required: Annotated[
+        bool, msgspec.Meta(description="whether the node is unknown where the command lists no device")
+    ] = True
 
     @property
     def backend(self) -> str:
@@ -55,16 +57,18 @@ class CommandSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 class BackendSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which vendors are read."""
+    """Backends that are read."""
 
     enabled: Annotated[
         tuple[Backend, ...],
         msgspec.Meta(
-            description="what is read; a vendor without hardware here is looked for ever more rarely", min_length=1
+            description="backends to read; one without hardware on this node is retried at growing intervals",
+            min_length=1,
         ),
     ] = msgspec.field(default_factory=backend_names)
     commands: Annotated[
-        tuple[CommandSettings, ...], msgspec.Meta(description="one [[agent.backends.commands]] table for each")
+        tuple[CommandSettings, ...],
+        msgspec.Meta(description="command backends, one [[agent.backends.commands]] table each"),
     ] = ()
 
     @property
@@ -74,64 +78,66 @@ class BackendSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 class AgentSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The daemon itself."""
+    """The agent."""
 
     listen: Annotated[str, _about("HOST:PORT of metrics and status page; port 0 takes a free one")] = "127.0.0.1:10917"
     state_dir: Annotated[str, _about("directory of the database, on a local disk")] = ""
     runtime_dir: Annotated[str, _about("directory of socket, lock and state file")] = ""
     node_name: Annotated[str, _about("name of this node in all output; empty: the host name")] = ""
-    root: Annotated[str, _about("stands before /proc and /sys, such as /host in a container")] = "/"
-    log_level: Annotated[LogLevel, msgspec.Meta(description="repeats of what is known are debug")] = "info"
-    interval_seconds: Annotated[float, _about("between readings of heat, power, clocks", 1, 3600)] = 10.0
+    root: Annotated[str, _about("prefix of /proc and /sys, such as /host in a container")] = "/"
+    log_level: Annotated[
+        LogLevel, msgspec.Meta(description="lowest level that is logged; repeated messages are debug")
+    ] = "info"
+    interval_seconds: Annotated[float, _about("between readings of temperature, power and clocks", 1, 3600)] = 10.0
     slow_interval_seconds: Annotated[
         float, _about("between readings of link errors, PCIe and inventory; at least interval_seconds", 1, 86400)
     ] = 60.0
-    deadline_seconds: Annotated[float, _about("a reading that takes longer counts as hung", 1, 600)] = 5.0
+    deadline_seconds: Annotated[float, _about("a driver call that takes longer counts as hung", 1, 600)] = 5.0
     backends: BackendSettings = BackendSettings()
 
 
 class KernelLogSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where events of the kernel come from."""
+    """Source of kernel events."""
 
-    enabled: Annotated[bool, msgspec.Meta(description="whether the kernel log is followed")] = True
-    path: Annotated[
-        str, _about("the kernel's record device, or a file that grows, which informs and closes no gate")
-    ] = "/dev/kmsg"
+    enabled: Annotated[bool, msgspec.Meta(description="whether the kernel log is read")] = True
+    path: Annotated[str, _about("/dev/kmsg, or a log file; events from a file close no gate")] = "/dev/kmsg"
 
 
 class LoadSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The periodic probe under load."""
 
     probe: Annotated[
-        Probe, msgspec.Meta(description="auto: on a node without a scheduler, while its devices are idle")
+        Probe, msgspec.Meta(description="auto: only on a node without a scheduler, while its devices are idle")
     ] = "auto"
     interval_seconds: Annotated[float, _about("between probes of a device", 60, 2592000)] = 21600.0
-    budget_seconds: Annotated[float, _about("that one probe may last", 1, 600)] = 20.0
+    budget_seconds: Annotated[float, _about("maximum duration of one probe", 1, 600)] = 20.0
 
 
 class ReportSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The report page."""
 
-    directory: Annotated[str, _about("where reports are written; empty: reports/ in state_dir")] = ""
-    keep: Annotated[int, _about("how many reports are kept", 1, 10000)] = 20
+    directory: Annotated[str, _about("directory of the reports; empty: reports/ in state_dir")] = ""
+    keep: Annotated[int, _about("number of reports that are kept", 1, 10000)] = 20
 
 
 class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How much history is kept. What opened, changed or ended an episode is never dropped."""
+    """Retention of the history. Changes of episodes are kept without limit."""
 
-    count_days: Annotated[float, _about("of how often an episode occurred between two changes", 0, 3660)] = 90.0
-    rollup_days: Annotated[float, _about("of minute figures per device", 0, 366)] = 14.0
-    size_limit_bytes: Annotated[int, _about("of the database; the oldest figures go first", 1 << 20, 1 << 40)] = (
-        256 << 20
-    )
+    count_days: Annotated[float, _about("retention of the occurrence counts of episodes", 0, 3660)] = 90.0
+    rollup_days: Annotated[float, _about("retention of the one-minute rollups per device", 0, 366)] = 14.0
+    size_limit_bytes: Annotated[
+        int, _about("maximum size of the database; the oldest rollups are dropped first", 1 << 20, 1 << 40)
+    ] = 256 << 20
 
 
 class GateSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How far a fault that one look proves may reach. What is measured only is shown, whatever stands here."""
+    """Effect of hard faults, those that one sample proves. Measured faults are only shown."""
 
     mode: Annotated[
         Mode,
-        msgspec.Meta(description="be seen, also close the prolog's gate, or also drain the node (where [slurm] may)"),
+        msgspec.Meta(
+            description="observe: show only; gate: also close the gate; drain: also drain the node ([slurm] writer)"
+        ),
     ] = Mode.DRAIN
 
 
@@ -141,29 +147,31 @@ class SlurmSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     writer: Annotated[
         SlurmWriter,
         msgspec.Meta(
-            description="whether the agent drains its node for hard faults; observe: it only says that it would"
+            description="drain: the agent drains its node for hard faults; observe: it only reports the drain"
         ),
     ] = "off"
-    node_name: Annotated[str, _about("what SLURM calls this node; empty: agent.node_name")] = ""
-    scontrol: Annotated[str, _about("the program, as a path or as a name to look for")] = "scontrol"
+    node_name: Annotated[str, _about("name of this node in SLURM; empty: agent.node_name")] = ""
+    scontrol: Annotated[str, _about("path of scontrol, or its name in PATH")] = "scontrol"
     conf: Annotated[str, _about("path of slurm.conf; empty: SLURM's own default")] = ""
-    timeout_seconds: Annotated[float, _about("that one call of scontrol may take", 0.1, 5)] = 5.0
-    poll_seconds: Annotated[float, _about("between two looks at a node that is drained or should be", 1, 3600)] = 30.0
-    reason_prefix: Annotated[str, _about("every reason begins with it; one for the whole cluster, never changed")] = (
+    timeout_seconds: Annotated[float, _about("maximum duration of one call of scontrol", 0.1, 5)] = 5.0
+    poll_seconds: Annotated[
+        float, _about("between queries of a node that is drained or has a pending drain", 1, 3600)
+    ] = 30.0
+    reason_prefix: Annotated[str, _about("prefix of every drain reason; the same on all nodes, never changed")] = (
         "nodevet"
     )
     permit: Annotated[
         Permits,
         msgspec.Meta(
-            description="who allows this node to be closed: cluster, by the limits below, for which writer must be"
-            " drain; local, the node itself, without any limit: a single node, or no rights in SLURM"
+            description="cluster: closing this node needs a permit within the limits below, and writer = drain;"
+            " local: the node closes itself without a limit (single node, or no operator rights in SLURM)"
         ),
     ] = "cluster"
     maximum_drained_ratio: Annotated[
         float,
         _about(
-            "of all nodes, and of each partition, that nodevet may have closed at a time; one always. A `1` without a"
-            " point is refused: 0.01 is 1 %, 1.0 every node",
+            "share of all nodes, and of each partition, that nodevet may have closed at a time; one node always. Write"
+            " 0.01 for 1 %, 1.0 for every node; `1` without a point is refused",
             0,
             1,
         ),
@@ -171,10 +179,10 @@ class SlurmSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     maximum_new_ratio: Annotated[
         float,
         _about(
-            "of all nodes, and of each partition, that nodevet may close within an hour; a `1` is refused too", 0, 1
+            "share of all nodes, and of each partition, that nodevet may close within an hour; `1` is refused too", 0, 1
         ),
     ] = 0.01
-    minimum_new: Annotated[int, _about("so many may be closed within an hour, even where nodes are few", 1, 1000)] = 2
+    minimum_new: Annotated[int, _about("number of nodes that may always be closed within an hour", 1, 1000)] = 2
 
 
 class CheckSettings(msgspec.Struct, frozen=True, kw_only=True):

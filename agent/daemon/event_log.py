@@ -28,7 +28,7 @@ LEVELS = ("debug", "info", "warning", "error")
 STORM_KINDS = {"finding": 512, "kernel event": 64, "note": 64, "trouble": 64}
 """How many kinds of line each source may write one by one within a minute: a node has hundreds of parts to fail."""
 
-CUT = "events and lines of readers beyond what is taken at once"
+CUT = "events and lines of collectors beyond the rate limit"
 """The kind of what readers told too much of."""
 
 
@@ -74,7 +74,7 @@ class EventLog:
         dropped = self.dropped_lines
         if dropped > self._told_dropped:
             lines = dropped - self._told_dropped
-            self.log.warning("log lines dropped", count=lines, reason="the reader of the log did not take them")
+            self.log.warning("log lines dropped", count=lines, reason="the log receiver was too slow")
             # Where this line is dropped too, it is told again, with it in the count.
             self._told_dropped = dropped if self.dropped_lines == dropped else self._told_dropped
 
@@ -87,7 +87,7 @@ class EventLog:
     def trouble(self, line: str) -> None:
         """Tell of something that does not work."""
         if self._admits("trouble", line):
-            self.log.warning("trouble", detail=line)
+            self.log.warning("problem", detail=line)
 
     def reloaded(self, level: str, event: str, **fields: object) -> None:
         """Tell what became of a configuration that was read again."""
@@ -147,7 +147,7 @@ class EventLog:
                 self.trouble(notice)
         for notice in known:
             if notice not in after.agent.notices and self._admits("trouble", f"{notice} is over"):
-                self.log.info("trouble is over", detail=notice)
+                self.log.info("problem resolved", detail=notice)
         writer, did = after.agent.slurm, before.agent.slurm if before else None
         if writer is not None and writer.doing and (did is None or did.doing != writer.doing):
             self.log.warning("slurm", node=writer.node, writer=writer.writer, doing=writer.doing)
@@ -187,7 +187,7 @@ def greeting(info: AgentInfo, node: str, page: Served, *, simulates: str, elsewh
     """
     yield f"nodevet {info.version} vets {node}"
     if simulates:
-        yield f"  SIMULATED: {simulates}; nothing of this machine is read"
+        yield f"  SIMULATED: {simulates}; this machine is not read"
     if page.url:
         yield f"  status   {page.url}"
         yield f"  metrics  {page.url}metrics"
@@ -206,7 +206,7 @@ def _announced(snapshot: Snapshot) -> dict[Key, Episode]:
 
 
 def _kind_text(folded: Folded) -> str:
-    return str(folded.kind) if folded.kind is not None else "lines of many kinds"
+    return str(folded.kind) if folded.kind is not None else "various lines"
 
 
 def _figures(result: Result) -> dict[str, object]:

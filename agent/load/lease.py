@@ -112,7 +112,7 @@ def _not_read_now(snapshot: Snapshot, device: Device) -> str:
     if state is ReaderState.RELEASED:
         return "it is released, so nobody here may open it"
     if state is not ReaderState.RUNNING:
-        return f"it is not read now, its reader is {state}"
+        return f"it is not read now, its collector is {state}"
     unread = (finding for finding in snapshot.findings if (finding.code, finding.device) == (UNREAD, device.id))
     return "it is not read now" if any(finding.outcome is Outcome.UNMEASURED for finding in unread) else ""
 

@@ -10,7 +10,7 @@ from nodevet.checks.kernel_log.reader import events_from_file
 from nodevet.checks.kernel_log.report import describe, to_json
 from nodevet.checks.reference.kernel_policy import policy_of
 
-NO_EVIDENCE = "source: text, which anybody may have written: it informs, and closes no gate"
+NO_EVIDENCE = "source: text that a user can write; its events close no gate"
 
 
 class KernelLogReport(msgspec.Struct, frozen=True):
@@ -24,7 +24,7 @@ class KernelLogReport(msgspec.Struct, frozen=True):
 def kernel_log_report(path: str) -> KernelLogReport:
     """Return what the saved log *path* (``-``: standard input) tells. Raises UsageError when it cannot be read."""
     events = events_from_file(path)
-    lines = [*map(describe, events), NO_EVIDENCE] if events else ["no event of a device in this log"]
+    lines = [*map(describe, events), NO_EVIDENCE] if events else ["no device event in this log"]
     return KernelLogReport("\n".join(lines), msgspec.json.encode(to_json(events)) + b"\n", _exit_code(events))
 
 

@@ -1,10 +1,9 @@
-"""A look at the node without an agent: samples a second apart, through the same engine, under the node lock.
+"""One-shot verdict without an agent: samples a second apart, through the same engine, under the node lock.
 
-A one-shot has no history. A measured finding, which the daemon confirms over minutes, is confirmed here when two looks
-agree. What needs growth shows for the first time in the second look, so a look is added as long as something that was
-seen once waits for another, or could not be seen to grow; where errors are too few in a second to tell a rate from a
-burst, the looks lie further apart. A healthy node is looked at twice. Episodes that an agent left in the store count: a
-failed node does not become healthy because its agent was stopped.
+A one-shot has no history. The daemon confirms a measured finding over minutes; here two rounds that agree confirm it.
+Growth is measured from the second round on, so a round is added while a finding was seen once only, or growth could not
+be measured; where one second has too few errors to tell a rate from a burst, the rounds are further apart. A healthy
+node takes two rounds. Episodes of an agent in the store count: a stopped agent does not make a failed node healthy.
 """
 
 from __future__ import annotations
@@ -39,17 +38,17 @@ from nodevet.checks.system.lock import acquire_node_lock
 
 LOOKS = 2
 MOST_LOOKS = 4
-"""A growth shows from the second look on, and two looks must agree; one more decides where they did not."""
+"""Growth is measured from the second round on, and two rounds must agree; one more decides where they do not."""
 APART_SECONDS = 1.0
 LONGEST_APART_SECONDS = 8.0
-"""Between looks that count errors which are too few in a second."""
+"""Longest time between rounds where one second has too few errors."""
 MARGIN = 2.0
-"""Errors come by chance: so much longer than it takes on average until they are enough."""
+"""Factor on the mean time until enough errors are expected, because errors come by chance."""
 UNASKED_SECONDS = 3600.0
-"""Until a reader reads by itself: a round of its own between two looks would leave the later one a moment to count."""
+"""Interval of a collector's own rounds: one between two rounds here would shorten the time that is measured."""
 STOP_SECONDS = 2.0
 STARTS = 3
-"""So often a reader is started in vain, a second apart, before nothing more is expected of it."""
+"""Failed starts of a collector, a second apart, after which its devices are given up."""
 
 Keep = Callable[[Sequence[Episode], Mapping[str, bytes]], None]
 Also = Callable[[Snapshot], Sequence[Result]]
@@ -226,19 +225,19 @@ def _memory(
             memory = store.load_memory()
             if not is_of(memory, machine):
                 return {}, (
-                    f"history is not counted: {path} is of another machine: start the agent, which sets it aside",
+                    f"the history is ignored: {path} is from another machine: start the agent, which moves it aside",
                 )
             ended += ends(store, mirror)
         finally:
             store.close()
     except DamagedError as error:
-        return {}, (f"history is not counted: {error}: start the agent, which moves it aside",)
+        return {}, (f"the history is ignored: {error}: start the agent, which moves it aside",)
     except (StoreError, BusyError, OSError) as error:
-        return {}, (f"history is not counted: {error}",)
+        return {}, (f"the history is ignored: {error}",)
     try:
         engine.restore(memory)
     except msgspec.MsgspecError as error:
-        return memory, (f"a part of what was remembered cannot be read and is not counted: {error}",)
+        return memory, (f"a part of the history cannot be read and is ignored: {error}",)
     return memory, ()
 
 

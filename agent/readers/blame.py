@@ -49,7 +49,7 @@ LOOK_AGAIN_SECONDS = 0.1
 STUCK_DEADLINES = 10.0
 """A process that was killed and is in a call for so many deadlines more is the driver's, whatever its state."""
 
-SLOWLY = "calls come and go, only slowly: raise agent.deadline_seconds where the driver needs so long"
+SLOWLY = "the calls return, but slowly: raise agent.deadline_seconds if the driver needs this long"
 
 SLOW_DEADLINES, SLOW_START_DEADLINES = 2.0, 10.0
 """How many deadlines all calls for one device, or those of a start, may need together while each of them returns."""
@@ -141,7 +141,7 @@ class Blame:
     def __init__(self, backend: str, clock: Clock, surroundings: Surroundings, heartbeat: Heartbeat) -> None:
         """Begin without any fall."""
         self._backend = backend
-        self._name = f"the reader of {backend}"
+        self._name = f"the {backend} collector"
         self._clock = clock
         self._surroundings = surroundings
         self._wants = Wants(surroundings)
@@ -267,10 +267,10 @@ class Blame:
         if not kept:
             return _soft(f"{out}, but {self._no_time(seen, kept)}")
         if not child.in_call:
-            return self._ours(f"did not answer for {seconds:.1f} s outside of any call of the driver: {out}")
+            return self._ours(f"did not answer for {seconds:.1f} s outside of any driver call: {out}")
         look = self._surroundings.look(child.pid)
         if look is not None and look.state != "D" and (files := self._surroundings.shared(child.pid)):
-            words = f"it shares {files[0]} with other programs: one may hold a lock in it"
+            words = f"it shares {files[0]} with other programs, one of which may hold a lock on it"
             return _soft(f"{out}, but {words}", charged=True)
         self._proven = True
         return Fallen(Failure(FailureKind.HUNG, out, of_driver=True), HANG, charged=True)
@@ -286,14 +286,14 @@ class Blame:
         cause = disturbance(look, look, 1.0) or disturbance(before.look, look, now - before.seen)
         cause = cause or self._surroundings.silence(self._libraries)
         self._stuck = _Stuck(now if cause else before.since, now, look)
-        out = f"{child.call} cannot be ended ({child.where}); no second reader is started beside it"
+        out = f"{child.call} cannot be terminated ({child.where}); no second collector is started"
         if cause := cause or ((users := _of_users(child)) and users.meaning) or "":
             return _soft(f"{out}: {cause}")
         if not child.in_call:
-            return _soft(f"{out}: it is in no call of the driver")
+            return _soft(f"{out}: it is in no driver call")
         hangs = self._proven and look is not None and look.state == "D"
         if not hangs and now - before.since < patience_seconds:
-            return _soft(f"{out}: it was killed and has not ended yet; look at the node's load")
+            return _soft(f"{out}: it was killed and has not ended yet; check the load of the node")
         return Fallen(Failure(FailureKind.STUCK, out, of_driver=True), charged=True)
 
     # What the driver says.
@@ -385,9 +385,9 @@ class Blame:
     def ended(self, child: Child, end: Exit) -> Fallen:
         """Return what it means that *child* ended without being asked to."""
         said = f"; it said last: {child.tail.last}" if child.tail.last else ""
-        where = f"in: {child.call}" if child.in_call else f"outside of any call of the driver (last: {child.call})"
+        where = f"in: {child.call}" if child.in_call else f"outside of any driver call (last: {child.call})"
         if child.was_ended:
-            return self._ours("closed its channel, and was ended for that" + said)
+            return self._ours("closed its channel and was terminated" + said)
         if end.signal == signal.SIGKILL:
             return _soft(
                 f"{self._name} was killed by SIGKILL {_while(child)}: by the out of memory killer or a person; "
@@ -423,10 +423,10 @@ class Blame:
         if is_crash and not INTERPRETER.search(words):
             if end.signal == signal.SIGBUS:
                 self._unproven = tuple(self._libraries)
-            failure = Failure(FailureKind.CRASHED, f"the reader {end} in: {child.call}{said}", of_driver=True)
+            failure = Failure(FailureKind.CRASHED, f"the collector {end} in: {child.call}{said}", of_driver=True)
             return Fallen(failure, end.fault, charged=True)
         if end.signal in OTHERS_SENT:
-            return _soft(f"{self._name} {end} {_while(child)}: somebody other than the agent sent it{said}")
+            return _soft(f"{self._name} {end} {_while(child)}: not sent by the agent{said}")
         return self._ours(f"{end} {where}{said}")
 
     def broke_protocol(self, detail: str) -> Fallen:
@@ -435,7 +435,7 @@ class Blame:
 
     def lost_words(self, detail: str) -> Failure:
         """Return what it means that a sample of the reader could not be read."""
-        return self._ours(f"sent what cannot be read: {detail}").failure
+        return self._ours(f"sent an unreadable message: {detail}").failure
 
     # Small steps.
 
@@ -524,7 +524,7 @@ class Blame:
         return f"it shares {self._shared[0]} with other programs: one may have written into it" if self._shared else ""
 
     def _ours(self, what: str) -> Fallen:
-        words = f"{self._name} {what}; no fault of the driver is shown: please report this with the agent's log"
+        words = f"{self._name} {what}; no driver fault is known: report this with the agent's log"
         return Fallen(Failure(FailureKind.READER, words), charged=True)
 
     def _no_time(self, seen: _Suspicion, kept: bool | None) -> str:
@@ -533,10 +533,10 @@ class Blame:
         if kept is None and seen.moved:
             return SLOWLY
         if kept is None:
-            return "host overloaded: the agent itself was held up; look at the node's load, memory and swap"
+            return "host overloaded: the agent was delayed; check load, memory and swap of the node"
         return (
-            "host overloaded: a process that does nothing answered only after "
-            f"{self._heartbeat.worst(seen.since):.1f} s; look at the node's load, memory and swap"
+            "host overloaded: an idle test process answered only after "
+            f"{self._heartbeat.worst(seen.since):.1f} s; check load, memory and swap of the node"
         )
 
     def _recent(self) -> list[Fall]:
@@ -564,11 +564,11 @@ def stuck_seconds(deadline_seconds: float, start_deadline_seconds: float) -> flo
 
 def no_start(backend: str, error: OSError) -> Fallen:
     """Return what it means that the reader of *backend* could not even be started, and what to do."""
-    return _soft(f"the reader of {backend} cannot be started: {error}: {start_step(error)}")
+    return _soft(f"the {backend} collector cannot be started: {error}: {start_step(error)}")
 
 
 def _held_up(seconds: float) -> str:
-    return f"host overloaded: the agent itself was held up for {seconds:.1f} s; look at the node's load and memory"
+    return f"host overloaded: the agent was delayed for {seconds:.1f} s; check load and memory of the node"
 
 
 def _lead(seconds: float) -> float:
@@ -582,7 +582,7 @@ def _step(seconds: float) -> float:
 
 
 def _while(child: Child) -> str:
-    return f"in: {child.call}" if child.in_call else "while it was in no call of the driver"
+    return f"in: {child.call}" if child.in_call else "outside of any driver call"
 
 
 def _soft(detail: str, *, charged: bool = False) -> Fallen:

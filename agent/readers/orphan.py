@@ -54,8 +54,8 @@ class Orphan:
         where = f"process {self.record.pid}, {describe(self.record.pid)}"
         if waited >= ORPHAN_SECONDS + KILLED_SECONDS:
             self.state = ReaderState.STUCK
-            call = self.record.detail or "the reader of an earlier agent"
-            self.detail = f"{call} cannot be ended ({where}); no second reader is started beside it"
+            call = self.record.detail or "the collector of an earlier agent"
+            self.detail = f"{call} cannot be terminated ({where}); no second collector is started"
             self.failure = Failure(FailureKind.STUCK, self.detail, of_driver=True)
             look = self._surroundings.look(self.record.pid)
             before, seen = self._seen or (now, look)
@@ -65,12 +65,12 @@ class Orphan:
             if cause:
                 self._since = now - ORPHAN_SECONDS - KILLED_SECONDS
             if cause or early or not self.record.in_call:
-                words = "it was killed and has not ended yet; look at the node's load"
-                why = cause or (words if self.record.in_call else "nothing shows that it is in a call of the driver")
+                words = "it was killed and has not ended yet; check the load of the node"
+                why = cause or (words if self.record.in_call else "it is in no known driver call")
                 self.detail = f"{self.detail}: {why}"
                 self.failure = Failure(FailureKind.READER, self.detail)
             return
-        self.detail = f"waits for the reader of an earlier agent to end ({where})"
+        self.detail = f"waits for the collector of an earlier agent to end ({where})"
         if waited >= ORPHAN_SECONDS and not self._killed:
             self._killed = True
             with suppress(ProcessLookupError, PermissionError):

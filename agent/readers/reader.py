@@ -256,7 +256,7 @@ class Reader:
 
     def on_unreadable(self, detail: str) -> None:
         """Go on without one message: a device that gives no sample in this round is told as unread."""
-        self._note("error", "message set aside", detail=detail)
+        self._note("error", "message ignored", detail=detail)
         if self._round is not None:
             self._round.unreadable = detail
         elif self._phase is Phase.LOADING:
@@ -266,7 +266,7 @@ class Reader:
         """Give up a child that cannot be killed; no other is started while it lives."""
         self._phase = Phase.STUCK
         self._look_at_stuck(self._clock.monotonic())
-        self._note("error", "reader is stuck", detail=self._detail)
+        self._note("error", "collector is stuck", detail=self._detail)
 
     def on_end(self, ended: Exit) -> None:
         """Learn that the process is gone, and plan what follows."""
@@ -286,7 +286,9 @@ class Reader:
 
     def _on_ready(self, ready: Ready) -> None:
         if ready.protocol != PROTOCOL:
-            detail = f"reader speaks protocol {ready.protocol}, agent {PROTOCOL}: restart the agent after the upgrade"
+            detail = (
+                f"collector speaks protocol {ready.protocol}, agent {PROTOCOL}: restart the agent after the upgrade"
+            )
             self._on_failed(Failure(FailureKind.READER, detail))
             return
         if not ready.devices and not self._quarantine.skipped:  # else it was told to leave alone all that there is
@@ -354,7 +356,7 @@ class Reader:
             self._falls = 0
         last = [group for group in self._groups if group in self._schedules][-1:]
         if done.group in last and self._plan.holds_devices and (library := self._blame.replaced(self._child.pid)):
-            self._load_anew(f"{library} was replaced on disk: it is loaded anew")
+            self._load_anew(f"{library} was replaced on disk: it is reloaded")
             return
         self._tick_serving(self._clock.monotonic())  # another group may have waited for this round to end
 
@@ -375,10 +377,10 @@ class Reader:
                 self._watch(current.began, current.deadline, self._patience(current))
             return
         if self._quarantine.try_again(now):
-            self._load_anew("tries a quarantined device again")
+            self._load_anew("retries a quarantined device")
             return
         if self._left_out.try_again(now):
-            self._load_anew("tries a call again that was left out")
+            self._load_anew("retries a skipped call")
             return
         for schedule in self._offered():
             if schedule.due <= now:
@@ -399,7 +401,7 @@ class Reader:
     def _load_anew(self, why: str) -> None:
         """Start another child in the place of this one, without blame."""
         self._outcome = Outcome(ReaderState.STARTING, why, None, 0.0)
-        self._note("info", "reader starts anew", why=why)
+        self._note("info", "collector restarts", why=why)
         self._finish(RELEASE, ask=True)
 
     def _watch(self, began: float, deadline: float, seconds: float) -> None:
@@ -500,7 +502,7 @@ class Reader:
         device = self._guilty = self._busy_with() if fallen.charged else None
         self._blame.count(fallen, device)
         if fallen.charged and self._child.in_call and self._left_out.note(self._child.call, self._clock.monotonic()):
-            self._note("warning", "call is left out for a while", call=self._child.call)
+            self._note("warning", "call is skipped for a time", call=self._child.call)
         if device is not None:
             self._quarantine.record_failure(device, failure, self._clock.monotonic())
             for group in {self._round.group} if self._round else self._missable():
@@ -510,7 +512,7 @@ class Reader:
         # Where a device is to blame its quarantine spares the driver; its siblings should not wait for that.
         wait = self._next_wait() if device is None else FIRST_RESTART_SECONDS
         self._outcome = Outcome(state, failure.detail, failure, wait)
-        self._note("error", f"reader {state.value}", detail=failure.detail, device=device or "")
+        self._note("error", f"collector {state.value}", detail=failure.detail, device=device or "")
 
     def _busy_with(self) -> str | None:
         """Return the device that the child was busy with."""

@@ -73,7 +73,7 @@ class Telling:
     def line(self, backend: str, line: str, *, room: bool) -> None:
         """Tell a *line* that the reader of *backend* printed, where there is *room* for another of that reader."""
         if room:
-            self.note("info", "reader said", {"line": line, "backend": backend})
+            self.note("info", "collector output", {"line": line, "backend": backend})
         else:
             self._cut += 1
 

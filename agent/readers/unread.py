@@ -27,9 +27,9 @@ def why_unread(device: str, failure: Failure | None, guilty: str | None) -> Fail
     A device is not charged with what another one did to the reader.
     """
     if failure is None:
-        return Failure(FailureKind.READER, "the reader has not started yet", as_of=NEVER)
+        return Failure(FailureKind.READER, "the collector has not started yet", as_of=NEVER)
     if failure.kind is FailureKind.READER:
         return failure
     if failure.kind in FALLEN and device != guilty:
-        return Failure(FailureKind.READER, f"its reader went down: {failure.detail}", as_of=failure.as_of)
+        return Failure(FailureKind.READER, f"its collector is down: {failure.detail}", as_of=failure.as_of)
     return failure

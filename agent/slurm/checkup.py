@@ -90,7 +90,7 @@ def _present(facts: Facts) -> Item:
     if missing:
         return wrong(
             "scripts",
-            f"not there or no files: {', '.join(missing)}",
+            f"missing, or not regular files: {', '.join(missing)}",
             f"copy deploy/slurm to {facts.folder} ({BY_RENAMING}); SLURM drains a node that lacks its prolog",
         )
     if not_run:
@@ -134,13 +134,13 @@ def _owned(facts: Facts) -> Item:
     ]
     if foreign or open_to_all:
         says = "; ".join(
-            ([f"not root's: {', '.join(foreign)}"] if foreign else [])
-            + ([f"others may write: {', '.join(open_to_all)}"] if open_to_all else [])
+            ([f"not owned by root: {', '.join(foreign)}"] if foreign else [])
+            + ([f"writable by others: {', '.join(open_to_all)}"] if open_to_all else [])
         )
         return wrong("owner", says, "chown root, chmod go-w: slurmd runs the scripts as root")
     if missing := _missing(facts):
-        return cannot_tell("owner", f"not there: {', '.join(missing)}")
-    return ok("owner", "root's, and nobody else may write there")
+        return cannot_tell("owner", f"missing: {', '.join(missing)}")
+    return ok("owner", "owned by root, writable by root only")
 
 
 def _is_sticky(entry: Entry) -> bool:
@@ -154,7 +154,9 @@ def _rehearsed(facts: Facts) -> Item:
         return wrong(
             "rehearsal", "; ".join(facts.rehearsal), f"copy deploy/slurm to {facts.folder} anew ({BY_RENAMING})"
         )
-    return ok("rehearsal", "a copy opens on a healthy state, closes on a hard fault, opens on an unknown word")
+    return ok(
+        "rehearsal", "a copy of the scripts opens on a healthy state, closes on a hard fault, opens on an unknown word"
+    )
 
 
 def _settings(facts: Facts) -> Iterator[Item]:
@@ -163,12 +165,12 @@ def _settings(facts: Facts) -> Iterator[Item]:
         yield cannot_tell("gate.conf", gate)
         return
     if gate.get("found") != "yes":
-        yield warning("gate.conf", "not there: the prolog only observes", f"copy it to {facts.folder}")
+        yield warning("gate.conf", "missing: the prolog only observes", f"copy it to {facts.folder}")
     elif gate.get("slip"):
         yield wrong(
             "gate.conf",
             f"not understood: {gate['slip']}",
-            "one setting a line, no quotes, no spaces around the sign: what is not understood closes nothing",
+            "write one setting per line, without quotes and without spaces around =; an invalid file closes nothing",
         )
     else:
         yield ok("gate.conf", f"understood, mode={gate.get('mode')}")
@@ -183,7 +185,7 @@ def _runtime(facts: Facts) -> Item:
         return wrong(
             "runtime_dir",
             f"gate.conf says {ours}, the agent {agents}",
-            f"set runtime_dir={agents} in gate.conf, or the prolog never finds a verdict",
+            f"set runtime_dir={agents} in gate.conf, so that the prolog finds the state file",
         )
     return ok("runtime_dir", ours)
 
@@ -194,10 +196,10 @@ def _state(facts: Facts) -> Item:
         return wrong("state file", state.reason, "systemctl status nodevet: start the agent")
     if facts.uptime_seconds >= state.fresh_until_uptime:
         age = facts.uptime_seconds - state.fresh_until_uptime
-        return wrong("state file", f"{facts.state_path} is old by {age:.0f} s", "systemctl status nodevet")
+        return wrong("state file", f"{facts.state_path} expired {age:.0f} s ago", "systemctl status nodevet")
     says = f"{facts.state_path} says {state.state}, generation {state.generation}, for {state.node}"
     if state.state == "unknown":
-        return warning("state file", f"{says}: {state.reason}", "nodevet status says what to do")
+        return warning("state file", f"{says}: {state.reason}", "run nodevet status")
     return ok("state file", says)
 
 
@@ -206,14 +208,14 @@ def _claims(facts: Facts) -> Item:
     if entry.uid is None or entry.trouble:
         return wrong(
             "claims",
-            f"{entry.path}: {entry.trouble or 'not there'}",
-            "start the agent, which makes it; without it a load could begin beside a job",
+            f"{entry.path}: {entry.trouble or 'missing'}",
+            "start the agent, which creates it; without it a burn-in could start beside a job",
         )
     if entry.uid != facts.state_uid:
         return wrong(
             "claims",
             f"{entry.path} is of uid {entry.uid}, the state file of uid {facts.state_uid}",
-            "remove it after a look, and restart the agent",
+            "check and remove it, then restart the agent",
         )
     return ok("claims", entry.path)
 
@@ -321,7 +323,7 @@ def _hook(facts: Facts, name: str, script: str) -> Item:
     ours = f"{facts.folder}/{script}"
     for judged, of in ((waits, "slurm.conf says, and SLURM has not loaded it: "), (hook, "")):
         if judged is not None and judged.named not in UNSET and judged.lacks:
-            step = judged.misread or "copy the scripts here, or take the line out"
+            step = judged.misread or "copy the scripts to this node, or remove the line"
             says = f"{of}{judged.named}: {judged.lacks}"
             drains = f"SLURM drains this node with the next job{' after scontrol reconfigure' if of else ''}: {step}"
             return wrong(f"{name}=", says, drains)
@@ -347,7 +349,7 @@ def _periodic(facts: Facts) -> Iterator[Item]:
     if not hook.lacks:
         yield ok("HealthCheckProgram=", hook.named)
         return
-    step = hook.misread or "copy the scripts here, or take the line out"
+    step = hook.misread or "copy the scripts to this node, or remove the line"
     says = f"{hook.named}: {hook.lacks}"
     yield warning("HealthCheckProgram=", says, f"SLURM runs none, and only slurmd logs it: {step}")
 
@@ -375,7 +377,7 @@ def _held(config: Mapping[str, str]) -> Item:
     return warning(
         "SchedulerParameters=",
         "lacks nohold_on_prolog_fail: a batch job at a closed gate is held until somebody releases it",
-        "add it to the words that are there, with a comma",
+        "add it to the existing values, separated by a comma",
     )
 
 
@@ -390,7 +392,7 @@ def _patience(facts: Facts, config: Mapping[str, str]) -> Iterator[Item]:
     if limit is None or limit >= WITHOUT_END:
         yield warning(
             f"{name}=",
-            f"{config.get(name, 'not shown')}: a file system that hangs holds a node for ever",
+            f"{config.get(name, 'not shown')}: a hung file system blocks a node without limit",
             f"set more than {own} take, and than {needs}: SLURM kills what takes longer, and drains the node"
             if own
             else "set 30",
@@ -435,11 +437,11 @@ def _slurmd_user(facts: Facts, config: Mapping[str, str]) -> Item:
     if uid is None:
         return cannot_tell("SlurmdUser=", f"{user or 'not shown'}", "scontrol show config")
     if agents is None:
-        return cannot_tell("SlurmdUser=", f"{user}; whose the agent is, no state file tells")
+        return cannot_tell("SlurmdUser=", f"{user}; the user of the agent is not known without a state file")
     if int(uid[1]) != agents:
         return wrong(
             "SlurmdUser=",
-            f"{user} runs the prolog, and the agent runs as uid {agents}: it trusts no state file and logs nothing",
+            f"{user} runs the prolog, and the agent runs as uid {agents}: it ignores the state file and logs nothing",
             "run slurmd and the agent as root",
         )
     return ok("SlurmdUser=", user)
@@ -457,5 +459,5 @@ def _rights(facts: Facts, config: Mapping[str, str]) -> Item:
         return ok("rights", f"uid {agents} is {facts.admin_level}")
     step = "run the agent as root or SlurmUser, or give its user AdminLevel=Operator with sacctmgr"
     if facts.admin_level is None:
-        return cannot_tell("rights", f"what uid {agents} may do is not told", step)
+        return cannot_tell("rights", f"the rights of uid {agents} are not shown", step)
     return wrong("rights", f"uid {agents} has AdminLevel={facts.admin_level}", step)

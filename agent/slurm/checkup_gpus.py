@@ -9,14 +9,14 @@ from nodevet.exporters.statefile.reader import Absent
 
 from .facts import Facts, Item, cannot_tell, ok, warning, wrong
 
-RESTARTS = "restart every slurmd, and after it slurmctld: the other way round SLURM drains each node"
+RESTARTS = "restart every slurmd, and after it slurmctld: in the reverse order SLURM drains each node"
 """Where GPUs are new to SLURM: slurmctld drains a node whose slurmd does not report those that it expects."""
 
 
 def mapping(facts: Facts) -> Item:
     """Judge whether each GPU of SLURM's leads to one accelerator of the agent's."""
     if isinstance(facts.state, Absent):
-        return cannot_tell("gres mapping", "no state file to compare with", "start the agent")
+        return cannot_tell("gres mapping", "no state file to compare", "start the agent")
     found = [device for device in facts.state.devices if device.kind == "accelerator"]
     if not found:
         return ok("gres mapping", "the node has no accelerators")
@@ -25,8 +25,8 @@ def mapping(facts: Facts) -> Item:
     if isinstance(facts.gate, Mapping) and facts.gate.get("gpus") == "all":
         return ok("gres mapping", "every GPU counts for every job: gpus=all in gate.conf")
     if not all(numbers.isdecimal() for _, numbers in facts.gres):
-        says = f"{facts.gres_path} does not tell which GPUs a job has: every GPU counts for every job"
-        step = "say how with gpus= in gate.conf, or that it is meant so with gpus=all (docs/reference/slurm-gate.md)"
+        says = f"{facts.gres_path} does not say which GPUs a job has: every GPU counts for every job"
+        step = "set the mapping with gpus= in gate.conf, or gpus=all if this is intended (docs/reference/slurm-gate.md)"
         return warning("gres mapping", says, step)
     order = facts.gres[0][0]
     if order == "pci":  # what has no address there, such as a board that is lent, SLURM does not find
@@ -38,14 +38,14 @@ def mapping(facts: Facts) -> Item:
     if set(numbers) - set(read) or len(set(numbers)) < len(numbers) or len(read) < len(known):
         return wrong(
             "gres mapping",
-            f"SLURM's GPUs lead to the device numbers {_listed(numbers)}, and nodevet reads {_listed(read)}",
+            f"the GPUs in SLURM map to the device numbers {_listed(numbers)}, and nodevet reads {_listed(read)}",
             f"correct File= in {facts.gres_path}, or set gpus= in gate.conf",
         )
     if unlisted:
         return warning(
             "gres mapping",
             f"not in {facts.gres_path}: the devices {_listed(unlisted)}",
-            "list them, or no job gets them",
+            "add them; SLURM gives unlisted devices to no job",
         )
     how = "by PCI address" if order == "pci" else "by device number"
     return ok("gres mapping", f"{len(numbers)} GPUs {how}: {_listed(numbers)}{_by(facts)}")
@@ -77,7 +77,7 @@ def gres_types(facts: Facts, config: Mapping[str, str]) -> Item:
             f"{RESTARTS}; scontrol reconfigure does not load a new GresTypes",
         )
     if isinstance(facts.state, Absent):
-        return cannot_tell("GresTypes=", "no state file to compare with", "start the agent")
+        return cannot_tell("GresTypes=", "no state file to compare", "start the agent")
     if not loaded or facts.gres_of_node is None:
         return warning(
             "GresTypes=",

@@ -107,7 +107,7 @@ def survey(
     doubt = _doubt((*scripts, *parents), {0, _number(state_uid)})
     # As the agent asks: it sees nothing of the environment of the person who looks.
     asked = None if only_node else Scontrol(settings.slurm.scontrol, configuration=settings.slurm.conf)
-    config = "not asked" if asked is None else _config(asked)
+    config = "not queried" if asked is None else _config(asked)
     if asked is not None and isinstance(config, str) and environment.get("SLURM_CONF") and not settings.slurm.conf:
         config += f'; SLURM_CONF is set here and not for the agent: set [slurm] conf = "{environment["SLURM_CONF"]}"'
     conf = _slurm_conf(settings, environment, config)
@@ -168,7 +168,7 @@ def _entry(path: Path, *, folder: bool = False) -> Entry:
     except OSError as error:
         return Entry(str(path), trouble=error.strerror or str(error))
     fits = stat.S_ISDIR(status.st_mode) if folder else stat.S_ISREG(status.st_mode)
-    kind = "no folder" if folder else "no regular file"
+    kind = "not a directory" if folder else "not a regular file"
     unstartable = "" if folder or not fits else _unstartable(path)
     return Entry(str(path), status.st_uid, stat.S_IMODE(status.st_mode), "" if fits else kind, unstartable)
 
@@ -248,9 +248,9 @@ def _doubt(entries: tuple[Entry, ...], trusted: set[int]) -> str:
     """Return why the scripts are not run here, or an empty string: what others may write is never run as root."""
     for entry in entries:
         if entry.uid is None or entry.trouble:
-            return f"not tried: {entry.path}: {entry.trouble or 'not there'}"
+            return f"not run: {entry.path}: {entry.trouble or 'missing'}"
         if entry.uid not in trusted or (entry.mode & 0o022 and not entry.mode & stat.S_ISVTX):
-            return f"not tried: others may write {entry.path}"
+            return f"not run: {entry.path} is writable by others"
     return ""
 
 
@@ -290,7 +290,7 @@ def _rehearsal(folder: Path) -> tuple[str, ...] | str:
     try:
         return _rehearse(folder)
     except OSError as error:
-        return f"not tried: {error}"
+        return f"not run: {error}"
 
 
 def _rehearse(folder: Path) -> tuple[str, ...]:
@@ -330,7 +330,7 @@ def _rehearsed(home: Path, verdict: str, hard: str, code: int, decision: str) ->
 def _gres(folder: Path, gres: Path, node: str, state: StateFile | Absent) -> tuple[tuple[str, str], ...] | str:
     """Return, for each GPU of SLURM's on this node, what its number is and the number, or ``all``."""
     if isinstance(state, Absent):
-        return "no state file to compare with"
+        return "no state file to compare"
     count = min(sum(device.kind == "accelerator" for device in state.devices), MOST_GPUS)
     done = _shell("-c", MAPPING, "mapping", str(folder), str(gres), node, str(count))
     if isinstance(done, str):

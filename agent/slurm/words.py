@@ -14,16 +14,16 @@ MOST_COMMANDS = 4
 WORDS = {
     Why.FOREIGN_REASON: "does not drain: the node is drained with a reason of somebody else",
     Why.EMPTY_REASON: "does not drain: the node is drained without a reason",
-    Why.FOREIGN_COMMENT: "does not ask for a permit: comment and extra text of the node are taken; empty one of them",
+    Why.FOREIGN_COMMENT: "does not ask for a permit: comment and extra of the node are both in use; clear one of them",
     Why.MAINTENANCE: "does not drain: the node is in maintenance",
     Why.POWER: "does not drain: the node changes its power state",
     Why.REBOOT: "does not drain: the node is about to reboot",
     Why.DOWN: "does not drain: the node is down",
     Why.UNKNOWN_STATE: "does not drain: the node is in a state that nodevet does not know",
-    Why.CHANGED: "does not drain yet: the node changed at this moment",
-    Why.CONTENDED: "does not drain yet: other nodes ask at the same moment",
+    Why.CHANGED: "does not drain yet: the node changed during the query",
+    Why.CONTENDED: "does not drain yet: other nodes ask at the same time",
     Why.UNSETTLED: "does not ask yet: an earlier write to SLURM got no answer, and may still take effect",
-    Why.UNVERIFIED: "wrote, and SLURM does not show it",
+    Why.UNVERIFIED: "wrote the drain, and SLURM does not show it",
 }
 """For people; the other reasons come with a message of their own."""
 
@@ -33,7 +33,7 @@ def returned_words(node: str, after: str, due: tuple[Episode, ...]) -> str:
     typed = (f"nodevet ack {command_words(fault.key)} --note 'who looked, what was done'" for fault in due)
     commands = "; ".join(islice(typed, MOST_COMMANDS))
     if len(due) > MOST_COMMANDS:
-        commands += f"; and so for {len(due) - MOST_COMMANDS} more that status lists"
+        commands += f"; likewise for {len(due) - MOST_COMMANDS} more, see nodevet status"
     return (
         f"{node} was in service again after {after}, which acknowledges nothing;"
         f" if a person resumed it, type: {commands}"

@@ -196,12 +196,12 @@ class Writer:
 
     def _unanswered(self, error: SlurmError, faults: tuple[Episode, ...]) -> float:
         """Say that SLURM could not be asked or told; what was permitted before stays so. Return when to try again."""
-        self._say(f"could not be asked or told: {error}", trouble=str(error))
+        self._say(f"no answer from SLURM: {error}", trouble=str(error))
         if not faults:
             return self._settings.poll_seconds
         self._skip(error.why)
         if not self.status.permit.held:
-            permit = Permit(why=f"SLURM gave no answer that would allow it: {error}")
+            permit = Permit(why=f"SLURM did not answer: {error}")
             self._say(self.status.doing, permit=permit, unanswered=True)
             return self._again()
         # They rely on it that closed nodes look this often after a cold start; the limits keep these few.
@@ -266,7 +266,7 @@ class Writer:
             case Step.NOTHING if decision.why is not None:
                 self._skip(decision.why)
                 if node.reason == PROLOG_ERROR:
-                    self._say("does not drain: SLURM did, after a prolog failed; gate.log says whether it was ours")
+                    self._say("does not drain: SLURM drained the node after a failed prolog; see gate.log")
                 mark = mark_of(node)
                 if mark is not None and not (mark.holds and shows_permit(node, prefix)):
                     # It asks in vain, or a person took the node over: their resume must not find it closed by right.
@@ -340,7 +340,7 @@ class Writer:
     def _write(self, node: NodeState, decision: Decision, modes: Modes) -> Work:
         """Write what *decision* says, where it may be; return when to look again."""
         name, reason = self.status.node, decision.reason
-        self._say(f"is about to {decision.step.value} with: {reason}", wanted=reason)
+        self._say(f"about to {decision.step.value} with: {reason}", wanted=reason)
         if self._unseen:
             # SLURM accepted a drain, and nobody has ever seen it.
             self._unseen = False
@@ -369,7 +369,7 @@ class Writer:
 
     def _wait_for_controller(self, seconds: float) -> float:
         self._skip(Why.UNSETTLED)
-        self._say("does not ask yet: slurmctld was started anew, and may have lost which gates are closed")
+        self._say("does not ask yet: slurmctld was restarted, and may have lost the marks of closed gates")
         return min(seconds, self._settings.poll_seconds)
 
     def _controller_settles_in(self) -> Work:

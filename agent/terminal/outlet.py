@@ -63,7 +63,7 @@ class Outlet:
             return self._condition.wait_for(lambda: not self._lines, timeout_seconds)
 
     def close(self, timeout_seconds: float = 0.3) -> bool:
-        """Write what waits and end; False where that took longer than *timeout_seconds*."""
+        """Write the queued output and end; False where that took longer than *timeout_seconds*."""
         with self._condition:
             self._closing = True
             self._condition.notify_all()
@@ -98,7 +98,7 @@ class Stream:
         return len(text)
 
     def flush(self) -> None:
-        """Do nothing: what was written is on its way."""
+        """Do nothing: the output is queued already."""
 
 
 def _write(line: _Line) -> None:

@@ -79,7 +79,7 @@ def tell(text: str) -> None:
 
 
 class _Unhindered(Stream):
-    """Standard error whose reader nobody waits for."""
+    """Standard error that never blocks on its receiver."""
 
     def __init__(self, outlet: Outlet, stream: TextIO) -> None:
         super().__init__(outlet, stream.fileno())
@@ -112,7 +112,7 @@ def unhindered() -> Iterator[None]:
 
 @contextmanager
 def _dispensable(stream: TextIO) -> Iterator[None]:
-    """Go on where *stream* cannot be written; what comes later goes nowhere."""
+    """Continue where *stream* cannot be written; later output is dropped."""
     with suppress(OutputError, BrokenPipeError), _writing(stream):
         yield
 

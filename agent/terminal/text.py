@@ -15,14 +15,15 @@ from nodevet.exporters.documents.types import (
     ResultDocument,
     StatusDocument,
 )
+from nodevet.exporters.format import amount, one_in
 
 from .output import paint, table
 
 LISTED_IN_FULL = 3
-"""So many things that could not be measured are told one by one, each with its reason."""
+"""Up to this number, unmeasured findings of a device are listed one by one."""
 
 NAMED = 6
-"""Of more than those so many are named."""
+"""Number of codes that are named where there are more."""
 
 
 def headline(document: StatusDocument) -> str:
@@ -32,7 +33,7 @@ def headline(document: StatusDocument) -> str:
 
 
 def verdict_words(verdict: str, reason: str) -> str:
-    """Return *verdict* with its *reason*; of a healthy node only what persons acknowledged, which stays visible."""
+    """Return *verdict* with its *reason*; for a healthy node only the acknowledged findings."""
     said = reason.partition("; ")[2] if verdict == "ok" and reason.startswith("healthy") else reason
     if verdict != "ok":
         return f"{paint(verdict)}: {said}"
@@ -40,10 +41,10 @@ def verdict_words(verdict: str, reason: str) -> str:
 
 
 def status_text(document: StatusDocument) -> str:
-    """Return the whole document as text: verdict, devices, findings, results, and the agent's own troubles."""
+    """Return the document as text: verdict, devices, findings, results, and problems of the agent."""
     lines = [headline(document)]
     if document.verdict != "ok" and document.action != "none":
-        lines.append(f"what to do: {ACTIONS[document.action]}")
+        lines.append(f"action: {ACTIONS[document.action]}")
     lines += _gate(document)
     if document.devices:
         lines += ["", devices_table(document)]
@@ -60,23 +61,23 @@ def status_text(document: StatusDocument) -> str:
 
 
 def _gate(document: StatusDocument) -> Iterator[str]:
-    """Yield what the verdict does to jobs: whether the gate is closed, and what SLURM was or would be told."""
+    """Yield the effect on jobs: whether the gate is closed, and the state of the drain in SLURM."""
     if document.gate.closed:
         yield f"gate: closed by {', '.join(document.gate.codes)} where the prolog is installed"
     elif document.gate.codes:
         codes = ", ".join(document.gate.codes)
-        yield f"gate: open in spite of {codes}, for there is no permit: {document.gate.permit_reason}"
+        yield f"gate: open despite {codes}, no permit: {document.gate.permit_reason}"
     elif document.hard and not document.simulated:
-        yield "gate: open, for these faults may only be observed: see mode in [gate] and [checks.NAME]"
+        yield "gate: open, mode is observe for these faults (mode in [gate] and [checks.NAME])"
     if document.slurm is not None:
-        whose = {"nodevet": "drained by nodevet", "other": "drained by somebody else"}
+        whose = {"nodevet": "drained by nodevet", "other": "drained by another user or program"}
         doing = document.slurm.doing or whose.get(document.slurm.drained_by or "", "")
         if doing:
             yield f"slurm: {doing}"
 
 
 def devices_table(document: StatusDocument) -> str:
-    """Return the devices as a table; beside a verdict stands how many failures of the device a person acknowledged."""
+    """Return the devices as a table; a verdict is followed by the number of acknowledged findings of the device."""
     known = Counter(word.device for word in document.acknowledged if word.present)
     rows = [
         (
@@ -89,13 +90,13 @@ def devices_table(document: StatusDocument) -> str:
         )
         for device in sorted(document.devices, key=lambda device: device.pci or "")
     ]
-    return table(rows, ("DEVICE", "MODEL", "PLACE", "SERIAL", "VERDICT"))
+    return table(rows, ("DEVICE", "MODEL", "ADDRESS", "SERIAL", "VERDICT"))
 
 
 def findings_lines(document: StatusDocument) -> Iterator[str]:
-    """Yield each finding in two lines, then a line per device of what could not be measured besides.
+    """Yield two lines for each finding, then one line for each device with many unmeasured findings.
 
-    A device that cannot be read lacks dozens of readings for one reason, which a finding that counts already tells.
+    An unreadable device lacks dozens of readings for one reason, which a confirmed finding reports already.
     """
     unjudged = Counter(finding.device for finding in document.findings if _is_unjudged(finding))
     missing: dict[str, list[str]] = {}
@@ -110,7 +111,7 @@ def findings_lines(document: StatusDocument) -> Iterator[str]:
         names = tuple(dict.fromkeys(codes))
         more = f" and {len(names) - NAMED} more (--json lists them)" if len(names) > NAMED else ""
         listed = ", ".join(names[:NAMED]) + more
-        yield f"{paint('unmeasured')}  {_name(document, device)}: could not be judged by {listed}"
+        yield f"{paint('unmeasured')}  {_name(document, device)}: not judged: {listed}"
 
 
 def _is_unjudged(finding: FindingDocument) -> bool:
@@ -118,7 +119,7 @@ def _is_unjudged(finding: FindingDocument) -> bool:
 
 
 def _name(document: StatusDocument, device: str) -> str:
-    """Return what the table of devices calls *device*."""
+    """Return the name of *device* in the table of devices."""
     known = next((entry for entry in document.devices if entry.id == device), None)
     return device if known is None else f"{_kind(known)} ({known.pci or known.id})"
 
@@ -132,8 +133,7 @@ def _details(finding: FindingDocument, word: AcknowledgedDocument | None) -> Ite
     if finding.flapping:
         yield f"flapping, {finding.flapping} times"
     if finding.limit is not None:
-        amount = f"{finding.limit.value:g} {finding.unit}".rstrip()
-        yield f"limit {finding.limit.op} {amount} ({finding.limit.source})"
+        yield f"limit {finding.limit.op} {amount(finding.limit.value, finding.unit)} ({finding.limit.source})"
     if finding.count > 1:
         yield f"{finding.count} times"
     if finding.first_seen:
@@ -145,31 +145,34 @@ def _details(finding: FindingDocument, word: AcknowledgedDocument | None) -> Ite
 
 
 def _word(word: AcknowledgedDocument) -> str:
-    """Return who acknowledged a fault, when and until when."""
+    """Return the acknowledgement of a fault: actor, time and expiry."""
     said = f"acknowledged by {word.actor or 'a person'}" + (f" on {word.time}" if word.time else "")
     said += f" until {word.until}" if word.until else ""
     return said + (", expired" if word.expired else ", ends within a day" if word.ends_soon else "")
 
 
 def _results_lines(document: StatusDocument) -> Iterator[str]:
-    """Yield one line per workload, device and number format with its main figures, and why it proved nothing."""
+    """Yield one line for each workload, device and number format: main figures, and why nothing was verified."""
     runs: dict[tuple[str, str, str], dict[str, ResultDocument]] = {}
     for result in document.results:
         runs.setdefault((result.workload, result.device, result.dtype or ""), {})[result.metric] = result
     for (workload, device, dtype), figures in runs.items():
         last = next(iter(figures.values()))
-        shown = ", ".join(filter(None, (_figure(figures.get(name), words) for name, words in _FIGURES)))
+        bound = figures[_BOUND].value if _BOUND in figures else None
+        rate = f"error rate below {one_in(bound)} (95 % confidence)" if bound else ""
+        shown = ", ".join(filter(None, (*(_figure(figures.get(name), words) for name, words in _FIGURES), rate)))
         proof = str(last.conditions.get("verification", ""))
         said = last.detail or ("" if proof == "verified" else proof)
-        yield f"{workload} {dtype} on {device}: {last.state}: {'; '.join(filter(None, (shown, said)))}"
+        yield f"{workload} {dtype} on {_name(document, device)}: {last.state}: {'; '.join(filter(None, (shown, said)))}"
 
 
 _FIGURES = (
     ("tflops_median", "{:.3g} TFLOPS (median)"),
     ("efficiency_ratio", "{:.0%} of the theoretical peak"),
-    ("gemms_verified", "{:.0f} products verified"),
+    ("gemms_verified", "{:.0f} GEMMs verified"),
     ("mismatches", "{:.0f} wrong"),
 )
+_BOUND = "mismatch_rate_upper_bound_95"
 
 
 def _figure(result: ResultDocument | None, text: str) -> str:
@@ -177,15 +180,15 @@ def _figure(result: ResultDocument | None, text: str) -> str:
 
 
 def unread_lines(document: StatusDocument) -> Iterator[str]:
-    """Yield a line for each reader that reads nothing: what it would list is missing."""
+    """Yield a line for each collector that is down: its devices are missing from the output."""
     yield from (line for _, line in _unread(document))
 
 
 def _unread(document: StatusDocument) -> Iterator[tuple[str, str]]:
-    """Yield the state of each reader that reads nothing and should, and a line that says why."""
+    """Yield the state of each collector that is down and should run, and a line with the reason."""
     for reader in document.readers:
         if reader.state not in ("running", "absent", "starting", "stopped"):
-            yield reader.state, f"reader {reader.backend}: {reader.state}: {reader.detail}"
+            yield reader.state, f"{reader.backend} collector {reader.state}: {reader.detail}"
 
 
 def _troubles(document: StatusDocument) -> Iterator[str]:
@@ -204,12 +207,12 @@ def _troubles(document: StatusDocument) -> Iterator[str]:
         if not word.present:
             where = f"{word.device}, {word.part}" if word.part else word.device
             note = f"; note: {word.note}" if word.note else ""
-            yield f"not seen now, its return is covered: {word.code} on {where}: {_word(word)}{note}"
+            yield f"cleared, its return is covered: {word.code} on {where}: {_word(word)}{note}"
     if document.agent.load:
         yield f"load: {document.agent.load}"
     if document.agent.jobs:
         oldest = document.agent.oldest_job_seconds or 0.0
-        yield f"jobs: {document.agent.jobs} claim this node, the oldest for {oldest / 3600:.1f} h"
+        yield f"jobs: {document.agent.jobs} with a claim on this node, the oldest for {oldest / 3600:.1f} h"
     decided = [f"{name} {count}" for name, count in document.agent.gate_decisions.items() if count]
     if decided:
-        yield f"gate: {', '.join(decided)}"
+        yield f"gate decisions: {', '.join(decided)}"

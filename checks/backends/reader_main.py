@@ -242,7 +242,7 @@ def _run(end: ChildEnd) -> None:
         end.channel.send(Failed(unasked(start.backend, wanting(error.failure))))
     else:
         if isinstance(done, Bug):
-            end.channel.send(Failed(own_error(f"in the reader of {start.backend}", done)))
+            end.channel.send(Failed(own_error(f"in the {start.backend} collector", done)))
 
 
 def own_error(doing: str, bug: Bug) -> Failure:
@@ -299,7 +299,7 @@ def _factory(start: Start) -> BackendFactory:
     if start.protocol != PROTOCOL:
         raise BackendError(
             FailureKind.READER,
-            f"agent speaks protocol {start.protocol}, reader {PROTOCOL}: restart the agent after the upgrade",
+            f"agent speaks protocol {start.protocol}, collector {PROTOCOL}: restart the agent after the upgrade",
         )
     module = backend_module(start.backend).module
     factory: BackendFactory = imported("nodevet", lambda: importlib.import_module(module).open_backend)

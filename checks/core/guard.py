@@ -1,8 +1,8 @@
 """The only broad ``except`` of the project: a bug disables the part that has it, and no other.
 
 A part is anything with a name: a service of the main loop, a check, a page, a verb, one record, one sample. An
-exception in a part is a bug of nodevet, never a hardware fault: it is logged once, counted and shown as ``unknown`` until the
-part works again. Expected errors are caught by name where they arise, not here.
+exception in a part is a bug of nodevet, never a hardware fault: it is logged once, counted and shown as ``unknown``
+until the part works again. Expected errors are caught by name where they arise, not here.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class Guard:
             is_logged = before is not None and not before.works and before.error == str(bug)
             self._faults[part] = PartFault(part, before.count + 1 if before else 1, str(bug))
         if not is_logged:
-            self._report(f"{part} failed: {bug}; the agent goes on without it: please report this")
+            self._report(f"{part} failed: {bug}; the agent runs without it: report this bug")
 
     def works(self, part: str) -> None:
         """Record that *part* works again."""
@@ -151,8 +151,8 @@ def culprits(items: Sequence[Item], fails: Callable[[Sequence[Item]], bool]) -> 
 def _fault_text(fault: PartFault) -> str:
     times = "once" if fault.count == 1 else f"{fault.count} times"
     return (
-        f"{fault.part} of the agent failed {times}: {fault.error}; everything else goes on; "
-        "no fault of the hardware: please report this with the agent's log"
+        f"{fault.part} of the agent failed {times}: {fault.error}; all other parts run; "
+        "this is a bug in nodevet and no hardware fault: report it with the agent's log"
     )
 
 

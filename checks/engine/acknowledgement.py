@@ -283,7 +283,7 @@ def covering_words(covered: Iterable[Episode]) -> str:
 def covering_count(words: Sized) -> str:
     """Return how many acknowledgements cover what is not seen now, in words; empty where none does."""
     noun = "1 acknowledgement covers" if len(words) == 1 else f"{len(words)} acknowledgements cover"
-    return f"{noun} what is not seen now" if words else ""
+    return f"{noun} cleared faults" if words else ""
 
 
 def counted_words(known: tuple[Episode, ...]) -> str:

@@ -61,7 +61,7 @@ LONGEST_SECONDS = from_table("site_checks.together").value
 Those of nodevet itself need milliseconds.
 """
 
-NOT_ASKED = "it was not asked: another check of the site took the time of all"
+NOT_ASKED = "it did not run: another custom check used the time of all"
 
 FIRST_REST_SECONDS = from_table("site_checks.first_rest").value
 LONGEST_REST_SECONDS = from_table("site_checks.longest_rest").value
@@ -204,7 +204,7 @@ def nothing_found(check: Check, error: str) -> Finding:
         )
     # Why it is broken says itself what to do, and one that was not asked is not at fault.
     step = "" if check.broken or error == NOT_ASKED else f"; {_report(check)}"
-    return _error(check, NODE, "", f"check {check.name} could not run: {error}{step}")
+    return _error(check, NODE, "", f"check {check.name} did not run: {error}{step}")
 
 
 def runs_again(check: Check, ran: Ran, episodes: Iterable[Episode]) -> tuple[Finding, ...]:
@@ -232,7 +232,7 @@ def not_asked(checks: Iterable[ConfiguredCheck], episodes: Iterable[Episode]) ->
     """
     asked = {configured.check.name for configured in checks}
     return tuple(
-        _over(episode, f"check {episode.check} is not asked any more")
+        _over(episode, f"check {episode.check} is no longer configured")
         for episode in episodes
         if episode.key.code == CHECK_ERROR and episode.check not in asked
     )
@@ -246,7 +246,7 @@ def not_configured(readers: Iterable[ReaderStatus], episodes: Iterable[Episode])
     """
     backends = {reader.backend for reader in readers}
     return tuple(
-        _over(episode, f"no reader of {backend} is configured any more")
+        _over(episode, f"no collector of {backend} is configured")
         for episode in episodes
         if episode.key.device == NODE
         and episode.key.code.startswith("reader.")
@@ -328,13 +328,13 @@ def _replaced(
 
 
 def _set_aside(check: Check, bug: Bug, device: str, suffix: str, what: str) -> Finding:
-    words = f"check {check.name} cannot judge {what}: {bug}; set aside, everything else was judged; {_report(check)}"
+    words = f"check {check.name} cannot judge {what}: {bug}; it is skipped; {_report(check)}"
     return _error(check, device, suffix, words)
 
 
 def _report(check: Check) -> str:
     """Return who can correct *check*, in words."""
-    return "please report this" if check.is_own else f"correct {check.module}"
+    return "report this bug in nodevet" if check.is_own else f"correct {check.module}"
 
 
 def _error(check: Check, device: str, suffix: str, message: str) -> Finding:

@@ -92,10 +92,10 @@ class Completeness(msgspec.Struct, frozen=True):
         if wrong:
             return f"wrong results: {_listed(wrong, names or {})}"
         if not self.accounts:
-            return "incomplete: nothing was run, so nothing is proved"
+            return "incomplete: no workload has run"
         if not self.unproven:
             return ""
-        counted = f"{len(self.unproven)} of {len(self.accounts)} planned formats are not proved"
+        counted = f"{len(self.unproven)} of {len(self.accounts)} planned formats are not verified"
         return f"incomplete: {counted}: {_listed(self.unproven, names or {})}"
 
     def _of(self, standing: Standing) -> tuple[Account, ...]:
@@ -167,7 +167,7 @@ def last_proof(results: Iterable[Result], episodes: Iterable[Episode]) -> Comple
     for device, shown in standing_wrong(episodes):
         key = (device, shown.dtype or "")
         if accounts.get(key) is None or accounts[key].standing is not Standing.WRONG:
-            why = f"{shown.wrong} wrong in an earlier load, which no re-test has disproved"
+            why = f"{shown.wrong} wrong in an earlier burn-in, not cleared by a re-test"
             accounts[key] = Account(*key, Standing.WRONG, why)
     newest = [result for result in everything if result.conditions.get(LOAD) == everything[-1].conditions.get(LOAD)]
     return without(Completeness(tuple(accounts.values())), absent(newest), "the agent's memory")

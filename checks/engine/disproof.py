@@ -68,7 +68,7 @@ def _under_another_number(episode: Episode, row: ClearingRow, evidence: Evidence
     """Return that a condition of a link goes on, if it does, under the number that the driver gives its port now."""
     key = episode.key
     is_old = key.part.kind is PartKind.LINK and (key.device, key.part.index) in evidence.old_ports
-    return "its driver gives this port another number" if is_old and row.good_samples is not None else None
+    return "its driver numbers this port differently" if is_old and row.good_samples is not None else None
 
 
 def _retest(episode: Episode, row: ClearingRow, evidence: Evidence, others: Iterable[Episode]) -> str | None:
@@ -114,5 +114,5 @@ def _job_ended(episode: Episode, evidence: Evidence) -> str | None:
         return None
     pid = episode.finding.pid
     if pid is None:
-        return None if holders.pids else "no process holds the device"
+        return None if holders.pids else "no process uses the device"
     return None if pid in holders.pids else f"process {pid} ended"

@@ -315,7 +315,7 @@ def _look(work: _Work, finding: Finding) -> None:
         else:
             active[key] = improved
     elif episode is not None and episode.outcome is Outcome.UNMEASURED and is_excuse(finding):
-        active[key] = _gone(work, episode, "not owed any more")
+        active[key] = _gone(work, episode, "no longer required")
     elif episode is not None and finding.outcome is Outcome.UNMEASURED:
         active[key] = msgspec.structs.replace(episode, good=0, milder=0, looked=finding.evidence_time)
 
@@ -454,7 +454,7 @@ def _good_look(work: _Work, episode: Episode, finding: Finding) -> Episode | Non
     if needed is None:
         stays = bool(episode.finding.shown)  # a short load without a wrong result is no proof, whatever the class is
         if episode.state is EpisodeState.ACKNOWLEDGED and episode.expired is None and not stays:
-            return _gone(work, episode, "acknowledged, and no longer there")
+            return _gone(work, episode, "acknowledged, and no longer present")
         return msgspec.structs.replace(episode, looked=finding.evidence_time, finding=_past(episode.finding, finding))
     good = episode.good + 1
     if good < needed or (_is_damped(episode) and is_held(work.flaps.get(key), now)):

@@ -1,4 +1,4 @@
-"""What a code means and what to do about it: the same words for the terminal, the status page and the documents."""
+"""Meaning and action of each code, with the same words on terminal, status page and documents."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from .registry import Check, installed
 from .retest import ClearingRow, clearing_table
 
 ACTIONS = {
-    "none": "nothing to do",
-    "watch": "watch it",
+    "none": "no action",
+    "watch": "monitor it",
     "restart_app": "restart the application",
     "reset_device": "reset the device when it is idle",
     "drain_reset": "drain the node, then reset the device",
     "reboot": "drain and reboot the node",
     "power_cycle": "drain and power-cycle the node",
-    "inspect": "have the node inspected",
-    "replace": "have the device replaced",
+    "inspect": "inspect the node",
+    "replace": "replace the device",
 }
-"""Every action in words that say what to do."""
+"""Every action as an instruction."""
 
 
 BUGS = tuple(
@@ -38,11 +38,11 @@ BUGS = tuple(
         fault_class=FaultClass.UNKNOWN,
         action=Action.WATCH,
         clearing=Clearing.UNMEASURED,
-        next_step=f"{what}, which is a bug of it: everything else is judged; report it with the agent's log",
+        next_step=f"{what}; this is a bug in nodevet and no hardware fault: report it with the agent's log",
     )
     for check, code, what in (
-        ("agent", "agent.error", "a part of the agent failed"),
-        ("of any name", "check.error", "a check could not run, or not judge one record"),
+        ("agent", "agent.error", "an internal part of the agent failed"),
+        ("of any name", "check.error", "a check did not run, or could not judge one record"),
     )
 )
 """Parts that failed."""
@@ -57,14 +57,14 @@ OWN_RULES = (
         action=Action.INSPECT,
         clearing=Clearing.HARDWARE_EVENT,
         gates=False,
-        next_step=f"one check has {MAXIMUM_KEPT} findings open that close no gate, and more came: look for the cause",
+        next_step=f"one check has more than {MAXIMUM_KEPT} open findings that close no gate: look for a common cause",
     ),
 )
-"""What nodevet says of itself: no check declares it."""
+"""Rules about nodevet itself, which no check declares."""
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
-    """What a code means. ``ends`` says what ends its finding; empty for an event that opens none."""
+    """The meaning of a code. ``ends`` says what clears its finding; empty for an event that opens none."""
 
     code: str
     title: str
@@ -98,7 +98,7 @@ def explain_rule(rule: Rule) -> Explanation:
     """Return what a finding of *rule* means."""
     return Explanation(
         code=rule.code,
-        title=f"a finding of check {rule.check}",
+        title=f"finding of check {rule.check}",
         meaning=rule.next_step or ACTIONS[rule.action.value],
         outcome=rule.outcome,
         fault_class=rule.fault_class,
@@ -119,11 +119,11 @@ def ending(clearing: Clearing, action: Action) -> str:
     """Return what ends a finding of the class *clearing* whose remedy is *action*."""
     row = clearing_table()[clearing]
     reboot = " after a reboot" if action in row.retest_needs_reboot else ""
-    good = f"{row.good_samples} good samples in a row" if row.good_samples != 1 else "being measured again"
+    good = f"{row.good_samples} good samples in a row" if row.good_samples != 1 else "the next good sample"
     ways = [
         (row.good_samples is not None, good),
         (row.passed_retest, f"a passed re-test{reboot}{_length(row)} (nodevet burn-in)"),
-        (row.other_serial, "another device in its place"),
+        (row.other_serial, "replacement of the device"),
         (row.job_ended, "the end of its process"),
     ]
     return ", ".join([text for applies, text in ways if applies] + ["or an acknowledgement (nodevet ack)"])
@@ -135,8 +135,8 @@ def _length(row: ClearingRow) -> str:
         return ""
     minutes = (row.retest_seconds or 0) / 60
     return (
-        f" of {row.retest_products_per_wrong}n/k products where k of n were wrong, for at least {minutes:.0f} min, in"
-        " the same format and shape, as warm and at as much power"
+        f" of {row.retest_products_per_wrong}n/k GEMMs where k of n were wrong, for at least {minutes:.0f} min, in the"
+        " same format and shape, at the same temperature and power"
     )
 
 

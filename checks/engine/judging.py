@@ -38,8 +38,8 @@ from .view import Growth, View, device_name, refuse_other_part
 
 __all__ = ["FEW", "Confirmation", "Observation", "Rule", "number_of", "observations", "with_next_sample"]
 
-NO_GROWTH = "a second sample is needed to see growth"
-NOTHING_TO_COMPARE = "nothing to compare with"
+NO_GROWTH = "a second sample is needed to measure growth"
+NOTHING_TO_COMPARE = "no value or limit to compare"
 SOON_SECONDS = 0.5
 FEW = 4.0
 """Errors come by chance: where so many are awaited, or so many more than are allowed, hardly ever none is."""
@@ -162,7 +162,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
             return unmeasured
         number = observation.number
         if number is None and (callable(broken) or callable(facts)):
-            return self._unjudged(observation, Outcome.UNMEASURED, f"{observation.quantity} is no number")
+            return self._unjudged(observation, Outcome.UNMEASURED, f"{observation.quantity} is not a number")
         asked = math.nan if number is None else number  # a word, about which no function is asked
         is_broken = broken(asked) if callable(broken) else broken
         if is_broken is None or (limit is not None and math.isnan(limit.value)):
@@ -260,7 +260,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
 
     def _unmeasured(self, observation: Observation) -> Finding:
         reading = observation.reading
-        what = reading.status.value if reading.status is not ReadingStatus.OK else f"{reading.value}, no number"
+        what = reading.status.value if reading.status is not ReadingStatus.OK else f"{reading.value}, not a number"
         why = f"{reading.quantity} is {what}" + (f" ({reading.detail})" if reading.detail else "")
         unsupported = reading.status is ReadingStatus.UNSUPPORTED
         return self._unjudged(observation, Outcome.SKIPPED if unsupported else Outcome.UNMEASURED, why)

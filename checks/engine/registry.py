@@ -175,7 +175,7 @@ def _add_broken(found: dict[str, Check], name: str, why: str) -> None:
     while name in found:
         name = f"{name}-broken"
     words = f"{why}; correct the package or remove it, and restart the agent"
-    found[name] = Check(name=name, summary="Cannot be had.", judge=_judges_nothing, policy=_NoPolicy, broken=words)
+    found[name] = Check(name=name, summary="Not available.", judge=_judges_nothing, policy=_NoPolicy, broken=words)
 
 
 def _judges_nothing(_view: View, _policy: Any) -> Iterable[Finding]:

@@ -298,8 +298,8 @@ def demand_words(shown: Shown, row: ClearingRow) -> str:
     unknown = [name for name in CONDITIONS if _condition(shown, name) is None and name not in shown.unsupported]
     demand = _demand(shown, row)
     if demand is None or unknown:
-        why = "none of a day is long enough" if demand is None else f"no {_plain(unknown[0])} was recorded"
-        return f"no re-test disproves it ({why}): only a person or another board ends it"
+        why = "the required re-test exceeds one day" if demand is None else f"no {_plain(unknown[0])} was recorded"
+        return f"no re-test clears it ({why}): acknowledge it or replace the board"
     products, seconds = demand
     known = ((_condition(shown, name), sign) for name, sign in zip(CONDITIONS, ("°C", "W"), strict=True))
     limits = [f"{value:.0f} {sign}" for value, sign in known if value is not None]
@@ -307,7 +307,7 @@ def demand_words(shown: Shown, row: ClearingRow) -> str:
     wide = "" if shown.memory_bytes is None else f" over {_size(_least_memory(shown.memory_bytes, row))} of memory"
     shape = " x ".join(map(str, shown.shape))
     return (
-        f"a re-test disproves it with {products} {shown.dtype or ''} products of {shape} in one load of "
+        f"a re-test clears it with {products} {shown.dtype or ''} GEMMs of {shape} in one burn-in of "
         f"{seconds / 60:.0f} min{warm}{wide}"
     )
 

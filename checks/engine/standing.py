@@ -38,7 +38,7 @@ def verdict(device: str, episodes: Iterable[Episode], findings: Iterable[Finding
         return Verdict(state=State.UNKNOWN, reason=next(unmeasured, NOT_EVALUATED))
     oldest = min(times, key=lambda time: time.boottime_ns) if times else None
     pending = any(episode.state is EpisodeState.PENDING for episode in own)
-    healthy = "healthy, one reading waits to be confirmed" if pending else "healthy"
+    healthy = "healthy, one bad sample is not confirmed yet" if pending else "healthy"
     return Verdict(
         state=State.OK,
         reason=acknowledged_words(own) or healthy,

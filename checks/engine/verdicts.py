@@ -105,6 +105,6 @@ def verdicts_of(
         if unlisted.episodes:
             judged[device] = unlisted
     if not findings and not any(entry.state is State.FAILED for entry in judged.values()):
-        return verdicts, not_judged("starting: nothing was evaluated yet", episodes, covered)
+        return verdicts, not_judged("starting: no check has run yet", episodes, covered)
     names = {device: device_name(view, device) for device in judged}
     return verdicts, node_verdict(judged, names, episodes, covered)

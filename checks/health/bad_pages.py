@@ -1,7 +1,6 @@
-"""Pages of device memory that were found bad: taken out of use, waiting for it, or beyond it.
+"""Bad pages of device memory: retired, pending retirement, or impossible to retire.
 
-A retired page is repaired as far as that goes: nothing uses it any more. The device keeps the list over reboots, and
-its vendor says how long it may become.
+A retired page is no longer used. The device keeps the list over reboots, and its vendor limits the length of the list.
 """
 
 from __future__ import annotations
@@ -23,32 +22,33 @@ PENDING = Rule(
     code="memory.bad_pages_pending",
     outcome=Outcome.WARN,
     action=Action.RESET_DEVICE,
-    next_step="jobs may go on; reset the device when it is next idle, or reboot the node where it cannot be reset",
+    next_step="jobs may continue; reset the device when it is idle, or reboot the node where no reset exists",
 )
 UNRESERVABLE = Rule(
     check="bad-pages",
     code="memory.bad_pages_unreservable",
     action=Action.REPLACE,
     clearing=Clearing.REPLACEMENT,
-    next_step="the memory cannot be kept from use: have the board replaced",
+    next_step="have the board replaced",
 )
 THRESHOLD = Rule(
     check="bad-pages",
     code="memory.bad_pages_threshold",
     action=Action.REPLACE,
     clearing=Clearing.REPLACEMENT,
-    next_step="the vendor replaces boards from there on: have the board replaced",
+    next_step="the board qualifies for replacement: have it replaced",
 )
 
 
 class BadPages(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How many bad pages a device may have; None takes what the device or its vendor says."""
+    """Limit of bad pages; None takes the limit of the device or its vendor."""
 
     threshold: (
         Annotated[
             int,
             Meta(
-                ge=1, description="Bad pages from which a board is replaced; unset: the device's own, or its vendor's."
+                ge=1,
+                description="Retired pages that qualify a board for replacement; unset: limit of device or vendor.",
             ),
         ]
         | None
@@ -61,22 +61,20 @@ class BadPages(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     inputs=("bad_pages_retired", "bad_pages_pending", "bad_pages_unreservable", "bad_pages_threshold"),
 )
 def judge(view: View, policy: BadPages) -> Iterator[Finding]:
-    """Every bad page of device memory was taken out of use, and they are few."""
+    """Every bad page of device memory is retired, and the number of retired pages is below the threshold."""
     for device in view.devices:
         for observation in observations(view, device, "bad_pages_pending"):
             yield PENDING.judge(observation, bool, _waiting)
         for observation in observations(view, device, "bad_pages_unreservable"):
-            yield UNRESERVABLE.judge(
-                observation, bool, lambda pages: f"{pages:.0f} bad memory pages cannot be taken out of use"
-            )
+            yield UNRESERVABLE.judge(observation, bool, lambda pages: f"{pages:.0f} bad memory pages cannot be retired")
         for observation in observations(view, device, "bad_pages_retired"):
             yield _threshold(view, device, observation, policy)
 
 
 def _waiting(pages: float) -> str:
-    """Return how many pages wait: 1 is also what a driver says that does not count them."""
+    """Return how many pages are pending; a driver that does not count them reports 1."""
     return (
-        f"{pages:.0f} bad memory pages wait to be taken out of use" if pages != 1 else "bad memory waits to be retired"
+        f"{pages:.0f} bad memory pages are pending retirement" if pages != 1 else "retirement of bad memory is pending"
     )
 
 
@@ -84,7 +82,7 @@ def _threshold(view: View, device: Device, observation: Observation, policy: Bad
     unmeasured = THRESHOLD.unmeasured(observation)
     if unmeasured:
         return unmeasured
-    pages = f"{observation.number:.0f} bad memory pages were taken out of use"
+    pages = f"{observation.number:.0f} retired memory pages"
     told = observations(view, device, "bad_pages_threshold")
     reported = number_of(told, observation.part)
     if policy.threshold is not None:
@@ -96,9 +94,7 @@ def _threshold(view: View, device: Device, observation: Observation, policy: Bad
         limit = Limit(">=", by_vendor, "", "table")
         return THRESHOLD.against(observation, observation.number, limit, f"{pages}, limit {limit.value:.0f}")
     if reported is None or reported.number is None:
-        return THRESHOLD.unmeasured(*told) or THRESHOLD.skip(
-            observation, f"{pages}; how many there may be is not known"
-        )
+        return THRESHOLD.unmeasured(*told) or THRESHOLD.skip(observation, f"{pages}; no threshold is known")
     limit = Limit(">=", reported.number, "", "reported by the device")
     return THRESHOLD.against(
         observation, observation.number, limit, f"{pages}, limit {limit.value:.0f}", beside=(reported,)

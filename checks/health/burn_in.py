@@ -1,4 +1,4 @@
-"""What the verified workloads found: a wrong result is a fault of the hardware, an unverified one proves nothing."""
+"""Results of verified workloads: a wrong result is a hardware fault, an unverified one proves nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MISMATCH = Rule(
     code="burnin.mismatch",
     action=Action.INSPECT,
     clearing=Clearing.WRONG_RESULT,
-    next_step="drain the node; swap the device to another slot and burn it in again to find the part at fault",
+    next_step="drain the node; move the device to another slot and repeat the burn-in to find the faulty part",
 )
 UNVERIFIED = Rule(
     check="burn-in",
@@ -26,7 +26,7 @@ UNVERIFIED = Rule(
     fault_class=FaultClass.UNKNOWN,
     action=Action.WATCH,
     clearing=Clearing.UNMEASURED,
-    next_step="nothing was proved: run the burn-in again",
+    next_step="repeat the burn-in: the device is not verified",
 )
 DIED = Rule(
     check="burn-in",
@@ -35,22 +35,22 @@ DIED = Rule(
     fault_class=FaultClass.UNKNOWN,
     action=Action.INSPECT,
     clearing=Clearing.HARDWARE_EVENT,
-    next_step="read its log and the kernel log, then run it again",
+    next_step="read the log of the burn-in and the kernel log, then repeat the burn-in",
 )
 
 
 class BurnIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One wrong result is a fault: there is nothing to set."""
+    """No settings: one wrong result is a fault."""
 
 
 @check("burn-in", policy=BurnIn)
 def judge(view: View, _policy: BurnIn) -> Iterator[Finding]:
-    """Every result that a workload verified was right, bit by bit."""
+    """Every verified result of a workload is bit-exact."""
     for device in view.devices:
         results = [result for result in view.results if device.id in result.devices]  # in the order in which they came
         if not results:
             yield MISMATCH.on_node(
-                Outcome.SKIPPED, f"{device_name(view, device.id)}: not burned in yet", device=device.id
+                Outcome.SKIPPED, f"{device_name(view, device.id)}: no burn-in has run yet", device=device.id
             )
             continue
         verified = [result for result in results if _is_verified_workload(result)]
@@ -61,19 +61,19 @@ def judge(view: View, _policy: BurnIn) -> Iterator[Finding]:
 
 def _is_verified_workload(result: Result) -> bool:
     names = {metric.name for metric in result.metrics}
-    is_whole = not result.conditions.get(LEFT_OUT)  # one that is not proves nothing of its device, and is no fault
+    is_whole = not result.conditions.get(LEFT_OUT)  # a partial one proves nothing about its device, and is no fault
     return result.state is ResultState.FINISHED and is_whole and bool(names & {"mismatches", "gemms_verified"})
 
 
 def _mismatch(view: View, device: Device, results: Sequence[Result]) -> Finding:
-    """Judge wrong results, also those of a workload that was stopped or died: to find one it need not finish."""
+    """Judge wrong results, also those of a workload that was stopped or died before its end."""
     wrong = [result for result in results if (result.metric("mismatches") or 0) > 0]
     name = device_name(view, device.id)
     if wrong:
         last = wrong[-1]
         count, of = last.metric("mismatches"), last.metric("gemms_checked") or last.metric("gemms_verified")
         shown = tuple(shown_by(result) for result in wrong)
-        said = f"{_workload(last)}: {count} of {of} compared products are wrong{_where(last)}"
+        said = f"{_workload(last)}: {count} of {of} GEMMs are wrong{_where(last)}"
         finding = MISMATCH.on_node(
             Outcome.FAIL,
             f"{name}: {said}; {demand_words(shown[-1], _row())}",
@@ -84,7 +84,7 @@ def _mismatch(view: View, device: Device, results: Sequence[Result]) -> Finding:
         return msgspec.structs.replace(finding, occurrence=_identity(last), shown=shown)
     proven = [result for result in results if is_passed_retest(result)]
     if proven:
-        facts = f"{proven[-1].workload}: {proven[-1].metric('gemms_verified')} results verified, none wrong"
+        facts = f"{proven[-1].workload}: {proven[-1].metric('gemms_verified')} GEMMs verified, 0 wrong"
         return MISMATCH.on_node(Outcome.PASS, f"{name}: {facts}", device=device.id)
     return MISMATCH.on_node(Outcome.SKIPPED, f"{name}: no result was verified", device=device.id)
 
@@ -96,7 +96,7 @@ def _unverified(view: View, device: Device, results: Sequence[Result]) -> Findin
         last = blank[-1]
         found, planted = last.metric("self_test_found"), last.metric("self_test_planted")
         why = last.conditions.get("verification") or (
-            "no result was verified" if found == planted else f"its self-test found {found} of {planted} faults"
+            "no result was verified" if found == planted else f"the self-test found {found} of {planted} planted faults"
         )
         return UNVERIFIED.on_node(
             Outcome.UNMEASURED,
@@ -133,7 +133,7 @@ def _workload(result: Result) -> str:
 
 
 def _where(result: Result) -> str:
-    """Return what was found out about the first wrong product: where it is, whose it is, whether it repeats."""
+    """Return the known facts about the first wrong GEMM: its origin, whether it repeats, its row and column."""
     reports = result.conditions.get("mismatch_reports")
     first = reports[0] if isinstance(reports, (list, tuple)) and reports else None
     if not isinstance(first, dict):
@@ -144,5 +144,5 @@ def _where(result: Result) -> str:
 
 
 def _identity(result: Result) -> str:
-    """Return what stays the same from the first wrong product, which is told at once, to the end of its workload."""
+    """Return the identity of a workload: the same from its first wrong GEMM, which is reported at once, to its end."""
     return f"{result.workload}:{result.started.boot_id}:{result.started.boottime_ns}"

@@ -1,6 +1,6 @@
-"""Whether the node can be seen at all: readers that live, samples that are new, readings that it must give.
+"""Whether the node can be observed: running collectors, recent samples, required readings.
 
-What the other checks could not see they leave alone; that it could not be seen is told here, and once.
+The other checks skip readings that are missing; this check reports each missing one, once.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ UNREAD = Rule(
     fault_class=FaultClass.NODE,
     action=Action.WATCH,
     clearing=Clearing.UNMEASURED,
-    next_step="read the agent's log; nothing newer is known of this device",
+    next_step="read the agent's log",
 )
 READING = Rule(
     check="freshness",
@@ -53,7 +53,7 @@ READING = Rule(
     fault_class=FaultClass.NODE,
     action=Action.INSPECT,
     clearing=Clearing.UNMEASURED,
-    next_step="devices of this model give this reading: check permissions and the driver's version",
+    next_step="this model supports the reading: check permissions and the driver version",
 )
 FAILED = Rule(
     check="freshness",
@@ -62,7 +62,7 @@ FAILED = Rule(
     fault_class=FaultClass.NODE,
     action=Action.INSPECT,
     clearing=Clearing.UNMEASURED,
-    next_step="check permissions on the device nodes and the driver's installation",
+    next_step="check the permissions of the device nodes and the installation of the driver",
 )
 
 
@@ -73,12 +73,12 @@ DOWN = Rule(
     fault_class=FaultClass.NODE,
     action=Action.WATCH,
     clearing=Clearing.UNMEASURED,
-    next_step="it is started again; nothing shows a fault of the driver",
+    next_step="the agent restarts it; no driver fault is known",
 )
-"""A reader that went down without a witness against its driver: whatever the reason is, it is no fault of hardware."""
+"""A collector that ended while nothing shows a fault of its driver: no hardware fault, whatever the reason."""
 
 HELD = msgspec.structs.replace(
-    DOWN, next_step="another is started as soon as it is gone; nothing shows a fault of the driver"
+    DOWN, next_step="the agent starts another one as soon as its process is gone; no driver fault is known"
 )
 """The same while its process is still there."""
 
@@ -99,48 +99,50 @@ BROKEN = {
     FailureKind.STUCK: _final("reader.stuck", "its process cannot be killed: drain and reboot the node"),
     FailureKind.CRASHED: _final("reader.crashed", "drain and reboot the node; report the crash to the driver's vendor"),
 }
-"""What a driver that broke its reader once more is; the first time it is watched."""
+"""Rules for a driver that hung or crashed its collector repeatedly; the first time is unknown."""
 
 ANY = msgspec.structs.replace(
     READING,
     code="reading.any",
-    next_step="its driver answers no question about it: check permissions and the driver's version; where it never"
-    " does, read the board by a command of the site, and leave the backend out of the configuration",
+    next_step="the driver reports no reading of the board: check permissions and the driver version; where the driver"
+    " does not support the board, read it with a command backend and remove the backend from agent.backends",
 )
-"""Of boards of which few readings can be had, and one of them must."""
+"""For boards that report few readings, of which at least one is required."""
 CORE = Part(PartKind.SENSOR, "core")
 ON_CHIP = frozenset({"core", "hotspot", "edge", "package"})
-"""Sensors of the chip itself, of which one must answer: AMD SMI tells no core, and memory may be cool on a hot chip."""
-INSPECT_LINKS = "have board, baseboard and switches inspected"
-"""What to do where nobody told how links of such a vendor come up."""
+"""Sensors of the chip, of which one is required: AMD SMI has no core sensor, and memory may be cool on a hot chip."""
+INSPECT_LINKS = "have the board, the baseboard and the switches inspected"
+"""The next step for links of a vendor without own advice."""
 SPLIT = frozenset({"row_remap_failed", "link_active"})
-"""What a device does not tell while it is split into instances (nvml.h nvmlDeviceGetRemappedRows: "not supported if MIG
-is enabled"); what was found before the split stays open."""
+"""Readings that a partitioned device does not report (nvml.h nvmlDeviceGetRemappedRows: "not supported if MIG is
+enabled"); findings from before the partitioning stay open."""
 NEEDS = {"ecc_uncorrected_errors": "ecc_enabled"}
-"""Readings that a device supports only while a setting is on. That it is off is told by the setting's own check."""
+"""Readings that a device supports only while a setting is on; the check of the setting reports that it is off."""
 NOT_TOLD = frozenset({ReadingStatus.UNSUPPORTED, ReadingStatus.DENIED})
-"""What a virtual machine says of a reading that only the host of its board is given."""
+"""Statuses in a virtual machine of a reading that only the host of the board can read."""
+STATES = {ReaderState.HUNG: "hung", ReaderState.STUCK: "is stuck", ReaderState.CRASHED: "crashed"}
+"""How a message says that a collector is broken."""
 AWAY = frozenset({ReaderState.STARTING, ReaderState.RELEASED, ReaderState.STOPPED, ReaderState.ABSENT})
-"""States in which nothing is to be expected of a reader, for a reason that is known."""
+"""States in which a collector delivers no samples for a known reason."""
 
 
 class Freshness(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """When a driver that does not answer counts as broken."""
+    """When a driver counts as broken."""
 
     hangs: Annotated[
         int,
         Meta(
             ge=1,
             le=10,
-            description="From so many hangs or crashes inside calls of its driver on, within the time that "
-            "reader_faults.csv gives, a reader is failed; before that unknown.",
+            description="Hangs or crashes in driver calls, within the time of reader_faults.csv, that make a collector "
+            "failed; fewer make it unknown.",
         ),
     ] = int(from_table("reader.falls").value)
 
 
 @check("freshness", policy=Freshness)
 def judge(view: View, policy: Freshness) -> Iterator[Finding]:
-    """Every reader lives, every device was read lately, and every reading that it must give is there."""
+    """Every collector runs, every device was read recently, and every required reading is present."""
     for reader in view.readers:
         yield from _reader(reader, policy, _nameless(view, reader))
     quarantined = {device for reader in view.readers for device in reader.quarantined}
@@ -162,31 +164,32 @@ def _nameless(view: View, reader: ReaderStatus) -> str:
 
 def _reader(reader: ReaderStatus, policy: Freshness, nameless: str) -> Iterator[Finding]:
     part = of_reader(reader.backend)
-    name = f"reader of {reader.backend}"
+    name = f"{reader.backend} collector"
     running = reader.state is ReaderState.RUNNING
-    # Boards that nothing reads are told by the inventory.
+    # The check inventory reports boards without a collector.
     rests = reader.state is ReaderState.ABSENT and not reader.required
-    well = f"{name} answers" if running else f"{name} has nothing to read: {reader.detail}"
+    well = f"{name} answers" if running else f"{name} has no device: {reader.detail}"
     down = _down(reader)
-    # One that cannot be killed is seen all along.
+    # A process that cannot be killed is seen all the time.
     looked = None if reader.state is ReaderState.STUCK else reader.looked or NEVER
     if down is FailureKind.READER:
         rule = HELD if reader.state is ReaderState.STUCK else DOWN
-        why = reader.failure.detail if reader.failure else reader.detail  # its detail is the new one's call by now
-        yield rule.on_node(Outcome.UNMEASURED, f"{name} does not read: {why}", part=part, required=True, as_of=looked)
+        why = reader.failure.detail if reader.failure else reader.detail  # the latter is the call of the new process
+        facts = why.removeprefix("the ") if why.startswith(f"the {name} ") else f"{name} is down: {why}"
+        yield rule.on_node(Outcome.UNMEASURED, facts, part=part, required=True, as_of=looked)
         return
     if running and nameless:
         yield DOWN.on_node(
-            Outcome.UNMEASURED, f"{name} fell at {nameless} and leaves it alone", part=part, required=True
+            Outcome.UNMEASURED, f"{name} failed at {nameless} and no longer reads it", part=part, required=True
         )
     elif running or rests:
         yield DOWN.on_node(Outcome.PASS, well, part=part, evidence_time=reader.last_round)
     for kind in BROKEN:
         if down is kind:
-            # A device that is to blame fails by itself, and its siblings are read again: the reader is not broken.
+            # A device that is at fault fails by itself, and the others are read again: the collector is not broken.
             again = reader.witnessed >= policy.hangs and not reader.quarantined
             final = kind is FailureKind.STUCK or again
-            message = f"{name} is {reader.state.value}: {reader.detail or 'no detail'}"
+            message = f"{name} {STATES[reader.state]}: {reader.detail or 'no detail'}"
             yield _broken(kind, final).on_node(_severity(final), message, part=part, required=not final, as_of=looked)
         elif running or rests:
             yield _broken(kind, True).on_node(Outcome.PASS, well, part=part, evidence_time=reader.last_round)
@@ -201,9 +204,9 @@ def _reader(reader: ReaderStatus, policy: Freshness, nameless: str) -> Iterator[
     elif running or rests:
         yield FAILED.on_node(Outcome.PASS, well, part=part, evidence_time=reader.last_round)
     elif reader.state is ReaderState.STARTING and reader.last_round is None:
-        # Whether there is anything to read is not known before the first answer: that is no reason to be ok.
-        facts = f"{name} has not answered yet" + (f", it is in {reader.detail}" if reader.detail else "")
-        next_step = "a driver may take a minute to start; after that it counts as hung"
+        # Before the first answer it is not known whether there is a device: that is no reason to be ok.
+        facts = f"{name} has not answered yet" + (f", it is in the call {reader.detail}" if reader.detail else "")
+        next_step = "wait: a driver may take a minute to start; then the collector counts as hung"
         rule = msgspec.structs.replace(FAILED, action=Action.WATCH, next_step=next_step)
         yield rule.on_node(Outcome.UNMEASURED, facts, part=part, required=True, as_of=looked)
     elif reader.state in AWAY:
@@ -211,16 +214,16 @@ def _reader(reader: ReaderStatus, policy: Freshness, nameless: str) -> Iterator[
 
 
 def _step_elsewhere(backend: str) -> str:
-    """Return what to do where *backend* has neither device nodes nor a driver; empty where it has."""
+    """Return the next step of a *backend* without device nodes and driver; empty for the others."""
     if backend == "host":
-        return "see what hides /proc or /sys: ProcSubset= and ProtectProc= of the agent's unit, a container"
+        return "check access to /proc and /sys: ProcSubset= and ProtectProc= of the agent's unit, mounts of a container"
     if backend.startswith(COMMANDS):
-        return "see what its command prints: nodevet readings check --command NAME"
+        return "check the output of its command: nodevet readings check --command NAME"
     return ""
 
 
 def _down(reader: ReaderStatus) -> FailureKind | None:
-    """Return whose doing it is that *reader* is down: nobody's is shown where no fault of the driver is named."""
+    """Return the kind of failure that took *reader* down; READER where no fault of the driver is known."""
     kind = reader.failure.kind if reader.failure is not None else None
     if kind is FailureKind.READER and reader.state is not ReaderState.RUNNING:
         return kind
@@ -230,7 +233,7 @@ def _down(reader: ReaderStatus) -> FailureKind | None:
 
 
 def _broken_by(view: View, device: Device, quarantined: bool, blamed: bool) -> Iterator[Finding]:
-    """Judge whether *device* brings its reader down; *blamed* is one that did so often inside calls of its driver."""
+    """Judge whether *device* takes its collector down; *blamed* says that it did so repeatedly in driver calls."""
     failure = view.failure(device.id)
     name = device_name(view, device.id)
     for kind in BROKEN:
@@ -252,7 +255,7 @@ def _broken(kind: FailureKind, final: bool) -> Rule:
         BROKEN[kind],
         action=Action.WATCH,
         clearing=Clearing.UNMEASURED,
-        next_step="it is tried again; a second time counts as a failure",
+        next_step="the agent tries again; a second time fails the device",
     )
 
 
@@ -268,13 +271,13 @@ def _unread(view: View, device: Device) -> Finding:
         waiting = reader is None or reader.state in AWAY or reader.last_round is None
         return UNREAD.on_node(
             Outcome.SKIPPED if waiting else Outcome.UNMEASURED,
-            f"{name}: was never read",
+            f"{name}: never read",
             device=device.id,
             required=not waiting,
             as_of=NEVER,
         )
     if reader is not None and reader.state is ReaderState.RELEASED:
-        return UNREAD.on_node(Outcome.UNMEASURED, f"{name}: released, not read meanwhile", device=device.id)
+        return UNREAD.on_node(Outcome.UNMEASURED, f"{name}: released and not read", device=device.id)
     newest = max((sample.time for sample in samples), key=lambda time: time.boottime_ns)
     failed = max((s for s in samples if s.failure), key=lambda sample: sample.time.boottime_ns, default=None)
     if failed is not None and failed.failure is not None:
@@ -283,10 +286,10 @@ def _unread(view: View, device: Device) -> Finding:
         unread = {group for backend, group in view.cadences if backend == device.backend}
         unread -= {sample.group for sample in samples}
         ages = [_age(view, sample) for sample in samples if view.is_old(sample)]
-        why = "; ".join((*ages, *(f"group {group} was not read yet" for group in sorted(unread))))
+        why = "; ".join((*ages, *(f"group {group} not read yet" for group in sorted(unread))))
     return UNREAD.on_node(
         Outcome.UNMEASURED if why else Outcome.PASS,
-        f"{name}: {why or 'was read lately'}",
+        f"{name}: {why or 'read recently'}",
         device=device.id,
         required=bool(why),
         evidence_time=view.now if why else newest,
@@ -295,7 +298,7 @@ def _unread(view: View, device: Device) -> Finding:
 
 
 def _asked(samples: Iterable[Sample]) -> Instant:
-    """Return when the driver was asked last for any of *samples*: not as often as it is told that it cannot be."""
+    """Return when the driver was last called for any of *samples*; a repeated failure keeps its time."""
     times = (sample.failure.as_of if sample.failure and sample.failure.as_of else sample.time for sample in samples)
     return max(times, key=lambda time: time.boottime_ns)
 
@@ -304,15 +307,15 @@ def _age(view: View, sample: Sample) -> str:
     age = view.age_seconds(sample)
     cadence = view.cadences.get((sample.backend, sample.group))
     limit = f", limit {cadence.age_limit_seconds:.0f} s" if cadence else ""
-    return f"group {sample.group} was last read " + ("in another boot" if age is None else f"{age:.0f} s ago") + limit
+    return f"group {sample.group} last read " + ("before the last boot" if age is None else f"{age:.0f} s ago") + limit
 
 
 def _required(view: View, device: Device, *, readable: bool) -> Iterator[Finding]:
-    """Judge the readings that devices of this make must give: those that are there outweigh those that are not.
+    """Judge the readings that devices of this model must report.
 
-    One odd value of a sensor, clock or link costs that reading alone: its own check says that it is unmeasured. Where
-    nothing like it is told, it counts once the reading before it is old: the SRAM tells no errors of HBM. A board
-    may lack a sensor, but not that of its core, for which only the core's own margin stands in.
+    One implausible value of a sensor, clock or link is unmeasured in its own check and missing for no other part. Where
+    no reading of a similar part is present, it counts once the previous reading is old. A board may lack a sensor, but
+    not the core sensor, unless it reports the thermal margin of the core.
     """
     for quantity in sorted(view.required.get(device.id, frozenset())):
         if OR in quantity:
@@ -321,12 +324,12 @@ def _required(view: View, device: Device, *, readable: bool) -> Iterator[Finding
         rule = msgspec.structs.replace(READING, code=f"reading.{quantity}", next_step=_advice(device, quantity))
         name = device_name(view, device.id)
         if not readable:
-            yield rule.on_node(Outcome.UNMEASURED, f"{name}: the device was not read", device=device.id)
+            yield rule.on_node(Outcome.UNMEASURED, f"{name}: device not read", device=device.id)
             continue
         entries = observations(view, device, quantity)
         excuse = _excuse(view, device, quantity, entries)
         if excuse:
-            seen = view.evidence_time(device.id, quantity)  # what was missing before is not owed any more
+            seen = view.evidence_time(device.id, quantity)  # a reading that was missing is no longer required
             yield rule.on_node(Outcome.SKIPPED, f"{name}: {excuse}", device=device.id, evidence_time=seen)
             continue
         bad = [
@@ -336,13 +339,13 @@ def _required(view: View, device: Device, *, readable: bool) -> Iterator[Finding
             and (observation.reading.status is not ReadingStatus.UNSUPPORTED or observation.part == CORE)
         ]
         why = _missing(view, quantity, entries, bad)
-        # What was had a moment ago is no more missing than a sample that did not come once: it counts once it is old.
+        # A reading of the last rounds counts as missing once it is old, like a sample that did not arrive.
         lapsed = [observation for observation in bad if view.was_read_lately(device.id, quantity, observation.part)]
         counts = bool(why) and (not lapsed or bool(_missing(view, quantity, entries, bad, lapsed)))
-        had = f"{why}; it was read in an earlier round, and counts once that is old" if why and not counts else why
+        had = f"{why}; the value of an earlier round is still valid" if why and not counts else why
         yield rule.on_node(
             Outcome.UNMEASURED if why else Outcome.PASS,
-            f"{name}: {had or f'{quantity} is there'}",
+            f"{name}: {had or f'{quantity} is present'}",
             device=device.id,
             required=counts,
             evidence_time=view.evidence_time(device.id, quantity),
@@ -350,23 +353,23 @@ def _required(view: View, device: Device, *, readable: bool) -> Iterator[Finding
 
 
 def _advice(device: Device, quantity: str) -> str:
-    """Return what to do where *quantity* is missing; links are not for want of permissions or a younger driver."""
+    """Return the next step where *quantity* is missing; neither permissions nor a newer driver bring links back."""
     if quantity != "link_active":
         return READING.next_step
-    return f"none of its links can be seen: {vendor_of(device.vendor).links_advice or INSPECT_LINKS}"
+    return f"no link is reported: {vendor_of(device.vendor).links_advice or INSPECT_LINKS}"
 
 
 def _any(view: View, device: Device, quantities: list[str], *, readable: bool) -> Finding:
-    """Judge whether *device* tells any of *quantities*: of one that tells none of them nothing is known."""
+    """Judge whether *device* reports at least one of *quantities*."""
     name = device_name(view, device.id)
     if not readable:
-        return ANY.on_node(Outcome.UNMEASURED, f"{name}: the device was not read", device=device.id)
+        return ANY.on_node(Outcome.UNMEASURED, f"{name}: device not read", device=device.id)
     entries = [observation for quantity in quantities for observation in observations(view, device, quantity)]
     there = [observation.quantity for observation in entries if observation.measured]
     lapsed = any(view.was_read_lately(device.id, observation.quantity, observation.part) for observation in entries)
     return ANY.on_node(
         Outcome.PASS if there else Outcome.UNMEASURED,
-        f"{name}: {there[0]} is there" if there else f"{name}: none of {', '.join(quantities)} is told",
+        f"{name}: {there[0]} is present" if there else f"{name}: none of {', '.join(quantities)} is reported",
         device=device.id,
         required=not there and not lapsed,
         evidence_time=view.evidence_time(device.id, *quantities),
@@ -374,14 +377,14 @@ def _any(view: View, device: Device, quantities: list[str], *, readable: bool) -
 
 
 def _excuse(view: View, device: Device, quantity: str, entries: tuple[Observation, ...]) -> str:
-    """Return why *device* does not owe *quantity* now, or nothing where it does."""
+    """Return why *device* need not report *quantity* now, or an empty text where it must."""
     if _turned_off(view, device, quantity, entries):
         return f"{NEEDS[quantity]} is off"
     if quantity in SPLIT and _is_untold(entries) and view.lately(device.id, "partitioned"):
-        return f"{quantity} is not told while the device is split into instances"
+        return f"{quantity} is not reported while the device is partitioned"
     is_refused = all(observation.reading.status in NOT_TOLD for observation in entries)
     if device.virtual and is_refused and _tells_anything(view, device):
-        return f"{quantity} is not supported by a share of a board in a virtual machine; its host tells it"
+        return f"{quantity} is not supported by a virtual GPU; the host of the virtual machine reports it"
     return ""
 
 
@@ -392,7 +395,7 @@ def _missing(
     bad: list[Observation],
     lapsed: Collection[Observation] = (),
 ) -> str:
-    """Return why *quantity* is missing, which *bad* do not tell, or an empty text; what only *lapsed* is there."""
+    """Return why *quantity* is missing in *bad*, or an empty text; a reading that only *lapsed* is present."""
     missing = [observation for observation in bad if observation not in lapsed]
     there = [*(observation for observation in entries if observation.measured), *lapsed]
     lacks_core = any(observation.part == CORE and not _has_margin(view, observation) for observation in missing)
@@ -419,7 +422,7 @@ def _alike(observation: Observation, entries: Iterable[Observation]) -> int:
 
 
 def _has_margin(view: View, observation: Observation) -> bool:
-    """Return whether the core's distance to its limit is told, although its temperature could not be read."""
+    """Return whether the thermal margin of the core is reported although its temperature could not be read."""
     margin = view.number(observation.device, "temperature_margin_celsius", CORE)
     return (
         margin is not None and observation.part == CORE and observation.reading.status is not ReadingStatus.UNSUPPORTED

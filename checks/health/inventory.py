@@ -1,7 +1,7 @@
-"""Which devices are there, which are gone, and which the driver cannot use.
+"""Devices that are present, missing, or unusable for the driver.
 
-A device that this node has once seen is expected until it is replaced or a person says that it is gone. That a list
-cannot be had is no proof of absence: only a reader that answered can tell that a device is missing.
+A device that was once present is expected until it is replaced or its absence is acknowledged. A failed enumeration is
+no proof of absence: a device is missing only where its collector answered without it.
 """
 
 from __future__ import annotations
@@ -48,29 +48,29 @@ EMPTY = Rule(
     check="inventory",
     code="inventory.empty",
     fault_class=FaultClass.NODE,
-    next_step="wait for the first round; when it stays so, read the agent's log",
+    next_step="wait for the first round; if no device appears, read the agent's log",
 )
 MISSING = Rule(
     check="inventory",
     code="device.missing",
     action=Action.REBOOT,
     clearing=Clearing.HARDWARE_EVENT,
-    next_step="reboot the node; acknowledge it when the device was taken out for good",
+    next_step="reboot the node; where the device was removed permanently, acknowledge the finding",
 )
 RENAMED = msgspec.structs.replace(
     MISSING,
     action=Action.INSPECT,
-    next_step="have the script print the names of before, or serial, uuid or pci of each device; acknowledge the old "
-    "name when the board is one of those",
+    next_step="let the command print the former names, or serial, uuid or pci of each device; acknowledge the old name "
+    "where the board is one of the listed ones",
 )
 LOST = Rule(
     check="inventory",
     code="device.lost",
     action=Action.REBOOT,
     clearing=Clearing.HARDWARE_EVENT,
-    next_step="drain and reboot the node; when it happens again, reseat or replace the board",
+    next_step="drain and reboot the node; if it happens again, reseat or replace the board",
 )
-HOW_TO_GIVE = "give the agent's container every board and the host's /dev, or acknowledge it where it is meant"
+HOW_TO_GIVE = "pass every board and the host's /dev to the agent's container, or acknowledge the finding"
 GIVING = {"fault_class": FaultClass.CONFIGURATION, "action": Action.INSPECT, "gates": False, "next_step": HOW_TO_GIVE}
 NOT_GIVEN = msgspec.structs.replace(LOST, **GIVING)
 NOT_GIVEN_BEFORE = msgspec.structs.replace(MISSING, **GIVING)
@@ -79,15 +79,15 @@ RESET_REQUIRED = Rule(
     code="device.reset_required",
     action=Action.DRAIN_RESET,
     clearing=Clearing.HARDWARE_EVENT,
-    next_step="drain the node, reset the device, prove it with a burn-in; when it stays away, reboot the node",
+    next_step="drain the node, reset the device, run a burn-in; if the reset fails, reboot the node",
 )
 FAULTY = Rule(
     check="inventory",
     code="device.faulty",
     action=Action.INSPECT,
     clearing=Clearing.HARDWARE_EVENT,
-    next_step="drain the node, have the board, its power cables and its supply inspected; replace the board when it "
-    "stays so",
+    next_step="drain the node, have the board, its power cables and its power supply inspected; replace the board if "
+    "the fault persists",
 )
 DRIVER_MISSING = Rule(
     check="inventory", code="driver.missing", fault_class=FaultClass.CONFIGURATION, action=Action.INSPECT
@@ -96,14 +96,14 @@ NO_DEVICES = Rule(
     check="inventory",
     code="driver.no_devices",
     action=Action.REBOOT,
-    next_step="the driver is loaded and lists none: read the kernel log, reboot the node",
+    next_step="the driver is loaded and lists no device: read the kernel log, then reboot the node",
 )
 VERSION_MISMATCH = Rule(
     check="inventory",
     code="driver.version_mismatch",
     fault_class=FaultClass.CONFIGURATION,
     action=Action.REBOOT,
-    next_step="the parts of the driver are of different releases: install those of one release, reboot the node",
+    next_step="kernel module and library are of different releases: install one release, then reboot the node",
 )
 LISTED_TWICE = Rule(
     check="inventory",
@@ -111,7 +111,7 @@ LISTED_TWICE = Rule(
     outcome=Outcome.WARN,
     fault_class=FaultClass.CONFIGURATION,
     action=Action.INSPECT,
-    next_step="let one reader alone list it: disable the other in agent.backends, or have the command leave it out",
+    next_step="let one backend list the device: disable the other one in agent.backends, or remove it from the command",
 )
 WITHHELD = Rule(
     check="inventory",
@@ -125,19 +125,19 @@ EXCLUDED = Rule(
     outcome=Outcome.WARN,
     fault_class=FaultClass.CONFIGURATION,
     action=Action.INSPECT,
-    next_step="acknowledge it where it is meant; else take it out of NVreg_ExcludedGpus and load the driver anew",
+    next_step="acknowledge the finding, or remove the board from NVreg_ExcludedGpus and reload the driver",
 )
-"""An administrator may keep a board out of use by an option of its driver, which says so: it is not lost."""
+"""An administrator may exclude a board by a driver option; the driver reports it, so the board is not lost."""
 OFFLINE = Rule(
     check="inventory",
     code="processor.offline",
     outcome=Outcome.WARN,
     fault_class=FaultClass.CONFIGURATION,
     action=Action.INSPECT,
-    next_step="bring its processors online (chcpu -e), or acknowledge it where it is meant; when they stay away, have "
-    "the socket inspected",
+    next_step="bring its processors online (chcpu -e), or acknowledge the finding; if they stay offline, "
+    "have the socket inspected",
 )
-"""An administrator may take processors offline; a socket that the kernel does not know any more is missing."""
+"""An administrator may take processors offline; a socket that the kernel no longer knows is missing."""
 COUNT = Rule(
     check="inventory",
     code="inventory.count",
@@ -145,18 +145,18 @@ COUNT = Rule(
     action=Action.INSPECT,
     next_step="find the missing device, or correct expected_accelerators in the configuration",
 )
-"""Its limit is a number of the site, which closes no gate: a wrong one is pushed to every node at once. What proves
-that a device is gone has a finding of its own: one that was seen and is not listed (device.missing), one that does
-not answer (device.lost), and one on the PCI bus without a driver (driver.missing)."""
+"""The limit is configured and closes no gate: a wrong number would be deployed to every node at once. A proven loss has
+its own code: device.missing (known, not listed), device.lost (does not answer), driver.missing (on the PCI bus without
+a driver)."""
 
 REFUSED = (
     (
         RESET_REQUIRED,
         FailureKind.RESET_REQUIRED,
-        "the driver refuses it until it is reset",  # a reboot is too much
-        "no reset is asked for",
+        "the driver requires a reset",  # a reboot is too much
+        "no reset is required",
     ),
-    (FAULTY, FailureKind.FAULTY, "the driver names a fault and does not open it", "the driver opens it"),
+    (FAULTY, FailureKind.FAULTY, "the driver reports a fault and does not open it", "the driver opens it"),
 )
 
 TOLD_AS_LOSS = frozenset({FailureKind.LOST, *(kind for _, kind, _, _ in REFUSED)})
@@ -166,15 +166,15 @@ WITNESSES = from_table("reader.falls").value
 """So often its driver must hang or crash over a board, within the time of reader_faults.csv, to have lost it."""
 
 HOW_TO_READ = (
-    "nothing that is enabled reads them: enable the vendor's backend in agent.backends, or have a command print their "
-    "readings (docs/reference/command-backend.md)"
+    "no enabled backend reads them: enable the vendor's backend in agent.backends, or add a command backend "
+    "(docs/reference/command-backend.md)"
 )
 
-HOW_TO_PLACE = "have the command print the address (pci) of each device, so that those that it does not list are known"
+HOW_TO_PLACE = "let the command print the PCI address (pci) of each device: it identifies the unlisted ones"
 
 
 class Inventory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the node should have besides what it once had."""
+    """The expected number of devices."""
 
     expected_accelerators: (
         Annotated[
@@ -182,7 +182,7 @@ class Inventory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             Meta(
                 ge=0,
                 le=1024,
-                description="Accelerators that the node must have; unset: learned. The number alone closes no gate.",
+                description="Expected number of accelerators; unset: learned. A mismatch alone closes no gate.",
             ),
         ]
         | None
@@ -191,18 +191,18 @@ class Inventory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @check("inventory", policy=Inventory)
 def judge(view: View, policy: Inventory) -> Iterator[Finding]:
-    """Every device that this node ever had is there, answers, and has a driver that works."""
+    """Every known device is present, answers, and has a working driver."""
     known = bool(view.devices or view.memory.seen)
     yield EMPTY.on_node(
         Outcome.PASS if known else Outcome.UNMEASURED,
-        "devices were enumerated" if known else "no device at all was enumerated",
+        "devices were enumerated" if known else "no device was enumerated",
         required=not known,
     )
     present = {device.id for device in view.devices}
     for device in view.devices:
-        yield MISSING.on_node(Outcome.PASS, f"{device_name(view, device.id)}: is there", device=device.id)
+        yield MISSING.on_node(Outcome.PASS, f"{device_name(view, device.id)}: present", device=device.id)
         if device.kind is DeviceKind.CPU:
-            yield OFFLINE.on_node(Outcome.PASS, f"{device_name(view, device.id)}: is online", device=device.id)
+            yield OFFLINE.on_node(Outcome.PASS, f"{device_name(view, device.id)}: online", device=device.id)
         yield _lost(view, device)
         for rule, kind, why, well in REFUSED:
             yield _refused(view, device, rule, kind, why, well)
@@ -211,7 +211,7 @@ def judge(view: View, policy: Inventory) -> Iterator[Finding]:
             yield _offline(view, seen.device) or _missing(view, seen.device)
     yield _listed_twice(view)
     if withheld(view):
-        facts = f"{', '.join(withheld(view))}: denied to this process by its cgroup, as in a job; not judged"
+        facts = f"{', '.join(withheld(view))}: access denied by the cgroup of this process, as in a job; not judged"
         yield WITHHELD.on_node(Outcome.SKIPPED, facts)
     if left_out := ", ".join(excluded(view)):
         facts = f"{left_out}: excluded by an option of the driver, as its page says; not judged"
@@ -219,7 +219,7 @@ def judge(view: View, policy: Inventory) -> Iterator[Finding]:
     elif unread := ", ".join(unread_pages(view)):
         yield EXCLUDED.on_node(Outcome.UNMEASURED, f"{unread}: the driver's page about it could not be read")
     elif any(view.of_kind(DeviceKind.NODE)):
-        yield EXCLUDED.on_node(Outcome.PASS, "no board is excluded by an option of its driver")
+        yield EXCLUDED.on_node(Outcome.PASS, "no board is excluded by a driver option")
     for vendor in _vendors(view):
         yield from _driver(view, vendor)
     yield _count(view, policy.expected_accelerators)
@@ -227,9 +227,9 @@ def judge(view: View, policy: Inventory) -> Iterator[Finding]:
 
 def _listed_twice(view: View) -> Finding:
     if not view.duplicates:
-        return LISTED_TWICE.on_node(Outcome.PASS, "no device is listed by two readers")
+        return LISTED_TWICE.on_node(Outcome.PASS, "no device is listed by two backends")
     told = "; ".join(
-        f"{device_name(view, kept.id)} is listed by {kept.backend} and by {left_out.backend}, which is not listened to"
+        f"{device_name(view, kept.id)} is listed by {kept.backend} and by {left_out.backend}, which is ignored"
         for left_out, kept in view.duplicates
     )
     return LISTED_TWICE.on_node(Outcome.WARN, told)
@@ -252,20 +252,20 @@ def _lost(view: View, device: Device) -> Finding:
         if reader is not None and device.pci in reader.quarantined and reader.blamed.get(device.pci, 0) < WITNESSES:
             return LOST.on_node(
                 Outcome.UNMEASURED,
-                f"{name}: is left alone, since its reader fell while listing it{_did(reader, device)}; "
-                "nothing shows a fault of its driver",
+                f"{name}: not read, because its collector failed while listing it{_did(reader, device)}; "
+                "no driver fault is known",
                 device=device.id,
                 required=True,
                 evidence_time=reader.last_round,
             )
         if is_being_taken(view, device) and (reader is None or device.pci not in reader.quarantined):
-            facts = f"{name}: bound to {device.driver}, which takes a board after the other and has not listed it yet"
+            facts = f"{name}: bound to {device.driver}, which lists boards one by one and has not listed this one yet"
             return LOST.on_node(Outcome.UNMEASURED, facts, device=device.id, required=True)
         if device.pci in not_given(view) and (reader is None or device.pci not in reader.quarantined):
-            facts = f"{name}: bound to {device.driver}, and not given to the container of the agent, as others are"
+            facts = f"{name}: bound to {device.driver}, and not passed to the container of the agent, as others are"
             return NOT_GIVEN.on_node(Outcome.UNMEASURED, facts, device=device.id, required=True)
         told = _did(reader, device) if reader is not None else ""
-        why = f"which fails while it lists it{told}" if told else "which answers for others and not for it"
+        why = f"which fails while listing it{told}" if told else "which lists other devices and not this one"
         return LOST.on_node(
             Outcome.FAIL,
             f"{name}: bound to {device.driver}, {why}",
@@ -273,7 +273,7 @@ def _lost(view: View, device: Device) -> Finding:
             evidence_time=reader.last_round if reader else None,
         )
     if not samples:
-        return LOST.on_node(Outcome.SKIPPED, f"{name}: was not read yet", device=device.id)
+        return LOST.on_node(Outcome.SKIPPED, f"{name}: not read yet", device=device.id)
     answered = all(sample.failure is None and not view.is_old(sample) for sample in samples)
     outcome = Outcome.PASS if answered else Outcome.UNMEASURED
     newest = max((sample.time for sample in samples), key=lambda time: time.boottime_ns)
@@ -292,7 +292,7 @@ def _refused(view: View, device: Device, rule: Rule, kind: FailureKind, why: str
     samples = [sample for (owner, _), sample in view.samples.items() if owner == device.id]
     newest = max(samples, key=lambda entry: entry.time.boottime_ns, default=None)
     if newest is None:
-        return rule.on_node(Outcome.SKIPPED, f"{name}: was not read yet", device=device.id)
+        return rule.on_node(Outcome.SKIPPED, f"{name}: not read yet", device=device.id)
     asked = [sample for sample in samples if _is_told(sample.failure, {kind})]
     if asked:
         sample = max(asked, key=lambda entry: entry.time.boottime_ns)
@@ -313,7 +313,7 @@ def _offline(view: View, device: Device) -> Finding | None:
     if device.kind is not DeviceKind.CPU or node is None or not node.offline or not _enumerated(view, device.backend):
         return None
     name = device_name(view, device.id)
-    return OFFLINE.on_node(Outcome.WARN, f"{name}: none of its processors is online", device=device.id)
+    return OFFLINE.on_node(Outcome.WARN, f"{name}: no processor of the socket is online", device=device.id)
 
 
 def _missing(view: View, device: Device) -> Finding:
@@ -323,7 +323,7 @@ def _missing(view: View, device: Device) -> Finding:
     if not _enumerated(view, device.backend):
         state = reader.state.value if reader else "not running"
         return MISSING.on_node(
-            Outcome.UNMEASURED, f"{name}: not enumerated, reader of {device.backend} is {state}", device=device.id
+            Outcome.UNMEASURED, f"{name}: not enumerated, {device.backend} collector is {state}", device=device.id
         )
     is_read = reader is not None and reader.state is ReaderState.RUNNING
     if at_slot is not None and (not is_read or may_be_bound_yet(view, at_slot)):
@@ -331,24 +331,24 @@ def _missing(view: View, device: Device) -> Finding:
     if why := why_unlisted(view, device):
         return MISSING.on_node(Outcome.SKIPPED, f"{name}: {why}", device=device.id)
     if was_given_elsewhere(view, view.memory.seen[device.id]):
-        facts = f"{name}: was there in an earlier boot, and is not given to the container of the agent, as others are"
+        facts = f"{name}: present in an earlier boot, and not passed to the container of the agent, as others are"
         return NOT_GIVEN_BEFORE.on_node(Outcome.UNMEASURED, facts, device=device.id, required=True)
     gone, silent = _moved(view, device.backend)
     if silent is not None and gone == device:
         return MISSING.on_node(
             Outcome.SKIPPED,
-            f"{name}: not listed, and may be {device_name(view, silent.id)}, which does not answer",
+            f"{name}: not listed, and possibly the same board as {device_name(view, silent.id)}, which does not answer",
             device=device.id,
         )
     if may_be_listed_yet(view, view.memory.seen[device.id], at_slot):
-        facts = f"{name}: not listed since the boot by {device.backend}, which may list a board after the other"
+        facts = f"{name}: not listed by {device.backend} since the boot, and boards may appear one by one"
         return MISSING.on_node(Outcome.UNMEASURED, facts, device=device.id, required=True)
     others = [other for other in view.devices if other.id in view.memory.seen[device.id].instead]
     if others:
         return RENAMED.on_node(
             Outcome.UNMEASURED,
-            f"{name}: {device.backend} lists {device_names(view, others)} in place of all that it listed before, so "
-            "nothing shows that one is gone: its script was changed, or every board exchanged",
+            f"{name}: {device.backend} lists {device_names(view, others)} instead of all its former devices, so "
+            "a loss is not proven: the script was changed, or every board was replaced",
             device=device.id,
             required=True,
             evidence_time=reader.last_round if reader else None,
@@ -356,7 +356,7 @@ def _missing(view: View, device: Device) -> Finding:
     serial = f", serial {device.serial}" if device.serial else ""
     return MISSING.on_node(
         Outcome.FAIL,
-        f"{name}: {device.model}{serial} was there and is not enumerated any more",
+        f"{name}: {device.model}{serial} is no longer enumerated",
         device=device.id,
         evidence_time=reader.last_round if reader else None,
     )
@@ -508,7 +508,7 @@ def _driver(view: View, vendor: str) -> Iterator[Finding]:
     boards = _unread_pages(view, vendor, reader, unplaced)
     where = ", ".join(f"{board.pci} (bound to {board.driver or 'no driver'})" for board in boards)
     failure = reader.failure if reader else None
-    says = f"; the reader says: {failure.detail}" if failure else ""
+    says = f"; the collector reports: {failure.detail}" if failure else ""
     read_from = reader.last_round if reader else None
     looked = reader.looked if reader else None
 
@@ -528,14 +528,14 @@ def _driver(view: View, vendor: str) -> Iterator[Finding]:
             yield rule.on_node(Outcome.PASS, f"{vendor}: the driver answers", part=part, evidence_time=read_from)
 
     rule = msgspec.structs.replace(
-        DRIVER_MISSING, next_step=known.install or f"no reader knows {vendor}: watch it by other means"
+        DRIVER_MISSING, next_step=known.install or f"no backend exists for {vendor}: monitor it by other means"
     )
     if not boards:
         outcome = Outcome.PASS if _is_read(view, vendor) else Outcome.SKIPPED
         yield rule.on_node(outcome, f"{vendor}: no accelerator is without its driver", part=part)
     elif reader is None:
         rule = msgspec.structs.replace(rule, next_step=HOW_TO_PLACE if unplaced else HOW_TO_READ)
-        told = f", and {unplaced} that are read do not tell which they are" if unplaced else ""
+        told = f", and {unplaced} devices that are read report no PCI address" if unplaced else ""
         facts = f"{len(boards)} {vendor} accelerators, not read: {where}{told}"
         yield rule.on_node(Outcome.UNMEASURED, facts, part=part, required=True)
     elif reader.state is ReaderState.RUNNING or (
@@ -553,13 +553,13 @@ def _driver(view: View, vendor: str) -> Iterator[Finding]:
         yield msgspec.structs.replace(finding, gates=is_said and not is_booting(view))
     else:
         yield rule.on_node(
-            Outcome.UNMEASURED, f"{vendor}: {where} not read yet, reader is {reader.state.value}{says}", part=part
+            Outcome.UNMEASURED, f"{vendor}: {where} not read yet, collector is {reader.state.value}{says}", part=part
         )
 
 
 def _count(view: View, expected: int | None) -> Finding:
     if expected is None:
-        return COUNT.on_node(Outcome.PASS, "no number of accelerators is expected")
+        return COUNT.on_node(Outcome.PASS, "no expected number of accelerators is known")
     accelerators = [device for device in view.of_kind(DeviceKind.ACCELERATOR) if device.backend != "host"]
     ids = {device.id for device in accelerators}
     count = sum(device.parent not in ids for device in accelerators) + len(withheld(view))
@@ -571,14 +571,14 @@ def _count(view: View, expected: int | None) -> Finding:
     if count < expected and waiting:
         return COUNT.on_node(
             Outcome.UNMEASURED,
-            f"{count} of {expected} accelerators; not every reader has answered: {', '.join(waiting)}",
+            f"{count} of {expected} accelerators; collectors without an answer: {', '.join(waiting)}",
             required=True,
         )
     others = len(not_given(view))
     if count < expected <= count + others:
         return msgspec.structs.replace(COUNT, next_step=HOW_TO_GIVE).on_node(
             Outcome.UNMEASURED,
-            f"{count} of {expected} accelerators; {others} more are not given to the container of the agent",
+            f"{count} of {expected} accelerators; {others} more are not passed to the container of the agent",
             required=True,
         )
     rule = COUNT

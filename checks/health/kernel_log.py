@@ -1,4 +1,4 @@
-"""What the kernel said: every event is judged by the tables, whoever parsed it."""
+"""Events of the kernel log, each judged by the reference tables."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from nodevet.checks.engine.registry import check
 from nodevet.checks.engine.view import KernelLogState, View, device_name
 from nodevet.checks.reference.kernel_policy import NUMBERED, event_clearing, told_code, told_policy
 
-TEXT = "; told only by text that a user can write, so it closes no gate: look whether dmesg on the node says so too"
+TEXT = "; from a text that a user can write, so it closes no gate: compare with dmesg on the node"
 
-RECORD = "; a line like text that a user can write, so it closes no gate: counters of the device must confirm it"
+RECORD = "; a line that a user can also write, so it closes no gate: compare with the counters of the device"
 """The same where the kernel's own log was read: dmesg shows no more than that."""
 
 PROCESSES = re.compile(r"\b(?:process|thread) (?s:.{0,16}) pid:? \d{1,10}\b|\bpid[ :=]{1,2}'?\d{1,10}\b")
@@ -45,7 +45,7 @@ That of a process in a guest has up to 99 bytes; then it is up to the first comm
 KERNEL_LOG = "kernel_log"
 """The source of the events that the log tells."""
 
-AS_TEXT = " as text, which a user can write: it informs, and closes no gate"
+AS_TEXT = " as text that a user can write, so its events close no gate"
 
 READABLE = Rule(
     check="kernel-log",
@@ -54,19 +54,19 @@ READABLE = Rule(
     fault_class=FaultClass.CONFIGURATION,
     action=Action.INSPECT,
     clearing=Clearing.UNMEASURED,
-    next_step="let the agent's user read it: group adm or systemd-journal, or kernel.dmesg_restrict=0",
+    next_step="give the agent's user read access: group adm or systemd-journal, or kernel.dmesg_restrict=0",
 )
 LOST = Rule(check="kernel-log", code="kernel_log.lost_records", fault_class=FaultClass.NODE)
 SKIPPED = Rule(check="kernel-log", code="kernel_log.skipped_bytes", fault_class=FaultClass.NODE)
 
 
 class KernelLog(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Events are judged by the reference tables alone."""
+    """No settings: events are judged by the reference tables."""
 
 
 @check("kernel-log", policy=KernelLog)
 def judge(view: View, _policy: KernelLog) -> Iterator[Finding]:
-    """The kernel log can be read, and what it told of devices is no fault."""
+    """The kernel log is readable and reports no device fault."""
     yield from _readable(view)
     for event in view.events:
         yield _event(view, event)
@@ -95,7 +95,7 @@ def _readable(view: View) -> Iterator[Finding]:
         path = state.path or "the kernel log"
         yield SKIPPED.on_node(
             Outcome.SKIPPED,
-            f"{state.skipped_bytes} bytes of {path} were passed over to reach its newest lines",
+            f"{state.skipped_bytes} bytes of {path} were skipped to reach its newest lines",
             value=state.skipped_bytes,
         )
 
@@ -106,7 +106,7 @@ def _reading(state: KernelLogState) -> str:
     if not state.readable:
         return f"the kernel log cannot be read: {state.detail or state.path}"
     if state.begun:
-        return f"{path} is not read to its end yet: it is long, wait; what its newest lines tell is not known"
+        return f"{path} is not read to its end yet, so its newest lines are not known: wait"
     return f"{path} is read{'' if state.is_evidence else AS_TEXT}"
 
 

@@ -34,19 +34,19 @@ DOWN = Rule(
     check="links",
     code="link.down",
     action=Action.DRAIN_RESET,
-    next_step="drain the node and reset the device; when the link stays down, have board and baseboard inspected",
+    next_step="drain the node and reset the device; if the link stays down, have board and baseboard inspected",
 )
 ALL_DOWN = Rule(
     check="links",
     code="link.all_down",
     action=Action.DRAIN_RESET,
-    next_step="drain the node and reset the device; when they stay down, have board, baseboard and switches inspected",
+    next_step="drain the node and reset the device; if links stay down, have board, baseboard and switches inspected",
 )
 NOT_JOINED = msgspec.structs.replace(
     ALL_DOWN,
     fault_class=FaultClass.CONFIGURATION,
     action=Action.INSPECT,
-    next_step="start the fabric manager of the driver's own version and read its log; when it runs, have board, "
+    next_step="start the fabric manager of the same version as the driver and read its log; if it runs, have board, "
     "baseboard and switches inspected",
 )
 NOT_GIVEN = msgspec.structs.replace(
@@ -54,14 +54,14 @@ NOT_GIVEN = msgspec.structs.replace(
     outcome=Outcome.WARN,
     fault_class=FaultClass.CONFIGURATION,
     action=Action.INSPECT,
-    next_step="who owns the host of this virtual machine may divide its fabric: ask which links were given to it; "
-    "where none were, say so as checks.links.expected = 0",
+    next_step="the host of this virtual machine may withhold links: ask its operator which links are assigned; where "
+    "none are, set checks.links.expected = 0",
 )
 MAY_BE_SPLIT = msgspec.structs.replace(
     ALL_DOWN,
     action=Action.WATCH,
     clearing=Clearing.UNMEASURED,
-    next_step="it is asked again in each round; when it stays so, ask the tools of its driver",
+    next_step="the agent asks again in each round; if it never answers, query it with the vendor's tool",
 )
 UNNAMED = msgspec.structs.replace(ALL_DOWN, outcome=Outcome.WARN, action=Action.INSPECT)
 """Of a board that no table knows, which says itself that it is part of a fabric."""
@@ -69,7 +69,7 @@ SWITCH = Rule(
     check="links",
     code="fabric.switch",
     action=Action.DRAIN_RESET,
-    next_step="read the kernel log and the fabric manager's, drain the node, reset devices and switches; when they "
+    next_step="read the kernel log and the fabric manager log, drain the node, reset devices and switches; if links "
     "stay down, have switches and baseboard inspected",
 )
 FEWER = Rule(
@@ -77,23 +77,35 @@ FEWER = Rule(
     code="link.fewer",
     outcome=Outcome.WARN,
     action=Action.INSPECT,
-    next_step="a port that is left out was never seen up here: reset the device; if it stays so, have it inspected",
+    next_step="the missing ports were never up on this node: reset the device; if they stay missing, have it inspected",
 )
 REPLAY = Rule(
-    check="links", code="link.replay", outcome=Outcome.WARN, action=Action.INSPECT, next_step="the signal is poor"
+    check="links",
+    code="link.replay",
+    outcome=Outcome.WARN,
+    action=Action.INSPECT,
+    next_step="poor link signal: inspect board, connectors and cables",
 )
 RECOVERY = Rule(
-    check="links", code="link.recovery", outcome=Outcome.WARN, action=Action.INSPECT, next_step="the link retrains"
+    check="links",
+    code="link.recovery",
+    outcome=Outcome.WARN,
+    action=Action.INSPECT,
+    next_step="the link retrains: inspect board, connectors and cables",
 )
 CRC_RATE = Rule(
-    check="links", code="link.crc_rate", outcome=Outcome.WARN, action=Action.INSPECT, next_step="the signal is poor"
+    check="links",
+    code="link.crc_rate",
+    outcome=Outcome.WARN,
+    action=Action.INSPECT,
+    next_step="poor link signal: inspect board, connectors and cables",
 )
 EFFECTIVE = Rule(
     check="links",
     code="link.effective",
     outcome=Outcome.WARN,
     action=Action.INSPECT,
-    next_step="errors are left after correction: inspect connectors and cables",
+    next_step="errors remain after correction: inspect connectors and cables",
 )
 FABRIC_HEALTH = Rule(
     check="links",
@@ -106,34 +118,32 @@ FABRIC_CONFIGURATION = Rule(
     code="fabric.configuration",
     fault_class=FaultClass.CONFIGURATION,
     action=Action.INSPECT,
-    next_step="compare the device with what its fabric expects; no reset cures it",
+    next_step="compare the configuration of the device with that of its fabric; a reset does not help",
 )
 FABRIC = Rule(
     check="links",
     code="fabric.state",
     fault_class=FaultClass.CONFIGURATION,
     action=Action.INSPECT,
-    next_step="start the fabric manager of the driver's own version and read its log",
+    next_step="start the fabric manager of the same version as the driver and read its log",
 )
 
 
 UNSUPPORTED = ReadingStatus.UNSUPPORTED
 BOARD = Part(PartKind.POWER_SCOPE, "device")
-JOINED = "and it says that it has joined a fabric"
+JOINED = "and the device reports that it has joined a fabric"
 
 
 class Links(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Limits of link errors; None takes the table."""
 
     expected: (
-        Annotated[int, Meta(ge=0, le=64, description="Links that each accelerator must have up; unset: learned.")]
+        Annotated[int, Meta(ge=0, le=64, description="Links that must be up on each accelerator; unset: learned.")]
         | None
     ) = None
-    crc_per_second: (
-        Annotated[float, Meta(ge=0, description="Checksum errors per second that a link may have.")] | None
-    ) = None
-    needed: Annotated[int, Meta(ge=1, le=100, description="Looks that must be bad.")] = 3
-    window: Annotated[int, Meta(ge=1, le=100, description="Of how many samples in a row.")] = 5
+    crc_per_second: Annotated[float, Meta(ge=0, description="Limit of CRC errors per second on a link.")] | None = None
+    needed: Annotated[int, Meta(ge=1, le=100, description="Bad samples that confirm a finding.")] = 3
+    window: Annotated[int, Meta(ge=1, le=100, description="Latest samples among which bad ones are counted.")] = 5
 
 
 @check(
@@ -153,7 +163,7 @@ class Links(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ),
 )
 def judge(view: View, policy: Links) -> Iterator[Finding]:
-    """Every link that this device should have is up and clean, and the device has joined its fabric."""
+    """Every expected link is up, its errors are below the limit, and the device has joined its fabric."""
     yield from told_of_switch(view, _settled(view, policy), SWITCH)
 
 
@@ -188,7 +198,7 @@ def _judged(view: View, policy: Links) -> Iterator[Finding]:
         is_dark = any(finding.outcome is Outcome.FAIL for finding in dark)
         is_told = any(finding.outcome in (Outcome.WARN, Outcome.FAIL) for finding in dark)
         for observation in links:
-            told = DOWN.skip(observation, "it is down like all the others") if is_dark else None
+            told = DOWN.skip(observation, "reported as link.all_down") if is_dark else None
             yield told or _left_out(view, device, observation, links) or _down(view, device, observation, policy)
         yield from _fewer(view, device, links, policy, is_told=is_told)
         for observation in observations(view, device, "link_replay_errors"):
@@ -227,7 +237,7 @@ def _all_down(view: View, device: Device, links: tuple[Observation, ...], policy
         dark, why = False, ""
     registration = view.reading(device.id, "fabric_state")
     joined = registration is None or registration.value in (None, "completed")
-    down = f"all {len(measured)} links are down" if measured else "it tells of no link, and others of its model do"
+    down = f"all {len(measured)} links are down" if measured else "it reports no link, and others of its model do"
     up = sum(bool(observation.number) for observation in links)
     proven = any(_proven(view, device, observation) for observation in measured)
     rule = ALL_DOWN if joined else NOT_JOINED
@@ -260,7 +270,11 @@ def _cured_with(fault: FabricFault | None, rule: Rule) -> Rule:
 def _of_split(view: View, device: Device, links: tuple[Observation, ...]) -> Finding:
     """Return that links which read as down may be well, because *device* is split or does not tell whether it is."""
     is_split = _is_split(view, device)
-    why = "is split into instances" if is_split else "has no link up, and did not tell whether it is split"
+    why = (
+        "the device is partitioned"
+        if is_split
+        else "no link is up, and the device did not report whether it is partitioned"
+    )
     return MAY_BE_SPLIT.on_node(
         Outcome.SKIPPED if is_split else Outcome.UNMEASURED,
         f"{device_name(view, device.id)}: {why}",
@@ -304,7 +318,7 @@ def _left_out(view: View, device: Device, observation: Observation, links: tuple
         return None
     if _is_split(view, device) or _may_be_split(view, device):
         return None
-    return DOWN.absent(observation, "the port is not in use, it was up before", value=False)
+    return DOWN.absent(observation, "the port is no longer in use, the link was up before", value=False)
 
 
 def _down(view: View, device: Device, observation: Observation, policy: Links) -> Finding:
@@ -312,15 +326,15 @@ def _down(view: View, device: Device, observation: Observation, policy: Links) -
         return DOWN.judge(observation, False, "the link is up")
     why = _expected(view, device, observation, policy)
     if _is_split(view, device):
-        return DOWN.skip(observation, "the link is down, as it is on a partitioned device")
+        return DOWN.skip(observation, "the link is down because the device is partitioned")
     if _may_be_split(view, device):
-        return DOWN.skip(observation, "the link is down, and the device did not tell whether it is partitioned")
+        return DOWN.skip(observation, "the link is down, and the device did not report whether it is partitioned")
     if why is None and policy.expected is not None:
         return DOWN.judge(
-            observation, False, f"the link is down, and no more than {policy.expected} are expected to be up"
+            observation, False, f"the link is down, and only {policy.expected} links are expected to be up"
         )
     if why is None:
-        return DOWN.skip(observation, "the link is down, and nothing says that it was ever meant to be up")
+        return DOWN.skip(observation, "the link is down, and it was never up or expected")
     limit = None if policy.expected is None or _proven(view, device, observation) else _configured(policy.expected)
     return DOWN.judge(observation, True, f"the link is down, {why}", limit=limit)
 
@@ -352,7 +366,7 @@ def _proven(view: View, device: Device, observation: Observation) -> str | None:
         remembered = view.memory.seen.get(sibling.id)
         is_up = view.number(sibling.id, "link_active", observation.part) or (remembered and port in remembered.links_up)
         if is_up and _leads_to_switch(sibling, port):
-            return f"that of {sibling.pci or sibling.id} is up"
+            return f"the same link of {sibling.pci or sibling.id} is up"
     row = _row(view, device)
     if row is None or row.which in (Which.SOME, Which.ALIKE) or port is None or before >= row.links:
         return None
@@ -466,12 +480,12 @@ def _leads_to_switch(device: Device, port: int | None) -> bool:
 
 
 def _counted(rule: Rule, observation: Observation, key: str) -> Finding:
-    in_all = f"{observation.number:.0f} in all" if observation.number is not None else ""
+    in_all = f"{observation.number:.0f} in total" if observation.number is not None else ""
     finding = rule.rate(
         observation,
         choose(key),
         lambda growth: growth.amount,
-        lambda growth: f"{growth.amount:.0f} more in {growth.seconds:.0f} s, {in_all}",
+        lambda growth: f"{growth.amount:.0f} new errors in {growth.seconds:.0f} s, {in_all}",
     )
     return with_next_sample(finding, observation, 0.0, lambda rate: FEW / rate)
 
@@ -482,7 +496,7 @@ def _crc_rate(rule: Rule, observation: Observation, policy: Links) -> Finding:
         observation,
         limit,
         lambda growth: growth.per_second,
-        lambda growth: f"{growth.per_second:.1f} checksum errors per second, limit {limit.value:.0f}",
+        lambda growth: f"{growth.per_second:.1f} CRC errors per second, limit {limit.value:.0f}",
     )
 
 
@@ -498,7 +512,7 @@ def _fabric_health(view: View, device: Device, policy: Links) -> Iterator[Findin
     for observation in named if faults or not healthy else ():
         yield _named_faults(FABRIC_HEALTH, observation, broken, policy)
     for observation in () if faults else healthy:
-        facts = f"the device names {'no' if observation.number else 'a'} fault of its fabric"
+        facts = f"the device reports {'no' if observation.number else 'a'} fabric fault"
         yield FABRIC_HEALTH.judge(observation, observation.number == 0, facts)
 
 
@@ -525,7 +539,7 @@ def _words(observation: Observation) -> list[str]:
 def _named_faults(rule: Rule, observation: Observation, faults: list[FabricFault], policy: Links) -> Finding:
     """Judge all *faults* of one class by the worst of them; a permanent statement counts in one sample."""
     if not faults:
-        return rule.judge(observation, False, "the device names no such fault of its fabric")
+        return rule.judge(observation, False, "the device reports no such fabric fault")
     worst = _worst(faults)
     rule = msgspec.structs.replace(
         rule,
@@ -541,6 +555,4 @@ def _named_faults(rule: Rule, observation: Observation, faults: list[FabricFault
 def _fabric(observation: Observation, policy: Links) -> Finding:
     state = str(observation.reading.value)
     rule = FABRIC if state != "in_progress" else FABRIC.confirmed_by(policy)
-    return rule.judge(
-        observation, state != "completed", f"the device's fabric registration is {state.replace('_', ' ')}"
-    )
+    return rule.judge(observation, state != "completed", f"fabric registration is {state.replace('_', ' ')}")

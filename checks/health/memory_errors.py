@@ -21,7 +21,7 @@ UNCORRECTED = Rule(
     code="memory.uncorrected",
     action=Action.DRAIN_RESET,
     clearing=Clearing.HARDWARE_EVENT,
-    next_step="drain the node, reset the device, prove it with a burn-in",
+    next_step="drain the node, reset the device, run a burn-in",
 )
 UNCORRECTED_ON_HOST = msgspec.structs.replace(
     UNCORRECTED, action=Action.INSPECT, next_step="drain the node, find the memory module, replace it, run a burn-in"
@@ -31,14 +31,14 @@ DEFERRED = Rule(
     code="memory.deferred",
     outcome=Outcome.WARN,
     action=Action.RESET_DEVICE,
-    next_step="nothing used the bad data yet: reset the device when it is next idle, prove it with a burn-in",
+    next_step="no program used the bad data: reset the device when it is idle, then run a burn-in",
 )
 CORRECTED_RATE = Rule(
     check="memory-errors",
     code="memory.corrected_rate",
     outcome=Outcome.WARN,
     action=Action.WATCH,
-    next_step="replace the part when the rate persists",
+    next_step="replace the memory if the rate persists",
 )
 REMAP_FAILED = Rule(
     check="memory-errors",
@@ -52,14 +52,14 @@ REMAP_PENDING = Rule(
     code="memory.row_remap_pending",
     outcome=Outcome.WARN,
     action=Action.RESET_DEVICE,
-    next_step="jobs may go on; reset the device when it is next idle",
+    next_step="jobs may continue; reset the device when it is idle",
 )
 NO_SPARES = Rule(
     check="memory-errors",
     code="memory.banks_without_spares",
     outcome=Outcome.WARN,
     action=Action.WATCH,
-    next_step="the next uncorrected error there cannot be repaired: plan a replacement",
+    next_step="the next uncorrected error in these banks cannot be repaired: plan a replacement",
 )
 ECC_DISABLED = Rule(
     check="memory-errors",
@@ -67,16 +67,18 @@ ECC_DISABLED = Rule(
     outcome=Outcome.WARN,
     fault_class=FaultClass.CONFIGURATION,
     action=Action.INSPECT,  # it stays off until a person turns it on: there is nothing to watch
-    next_step="nothing counts its memory errors: turn it on and reboot the node",
+    next_step="memory errors are not counted: enable ECC and reboot the node",
 )
 SRAM_THRESHOLD = Rule(
     check="memory-errors",
     code="memory.sram_threshold",
     action=Action.REPLACE,
     clearing=Clearing.REPLACEMENT,
-    next_step="the device asks to be replaced: have the board replaced",
+    next_step="the board qualifies for replacement: have it replaced",
 )
-RECOVERY = Rule(check="memory-errors", code="memory.recovery_action", next_step="do what the driver asks for")
+RECOVERY = Rule(
+    check="memory-errors", code="memory.recovery_action", next_step="carry out the recovery action of the driver"
+)
 
 RECOVERY_ACTIONS = {
     "none": Action.NONE,
@@ -93,28 +95,28 @@ UNKNOWN_RECOVERY = msgspec.structs.replace(
     outcome=Outcome.WARN,
     fault_class=FaultClass.UNKNOWN,
     action=Action.INSPECT,
-    next_step="the tools of the driver name it as recovery action: do that; a younger nodevet may know it",
+    next_step="query the recovery action with the vendor's tool and carry it out; a newer nodevet may know it",
 )
 MILD_RECOVERY = frozenset({"drain_peer_to_peer", "recover_imex_domain"})
-"""Only traffic between devices suffers; the device itself computes on."""
+"""Only traffic between devices is affected; the device itself still computes."""
 
 
 SECONDS_PER_HOUR = 3600.0
 
 
 class MemoryErrors(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Limits of corrected errors; None takes the table. Uncorrected errors have no limit but zero."""
+    """Limits of corrected errors; None takes the table. The limit of uncorrected errors is zero."""
 
     corrected_per_hour: (
-        Annotated[float, Meta(ge=0, description="Corrected errors per hour that an accelerator's memory may have.")]
+        Annotated[float, Meta(ge=0, description="Limit of corrected errors per hour in the memory of an accelerator.")]
         | None
     ) = None
     host_corrected_per_hour: (
-        Annotated[float, Meta(ge=0, description="Corrected errors per hour that a host memory controller may have.")]
+        Annotated[float, Meta(ge=0, description="Limit of corrected errors per hour of a host memory controller.")]
         | None
     ) = None
-    needed: Annotated[int, Meta(ge=1, le=100, description="Looks that must be bad.")] = 3
-    window: Annotated[int, Meta(ge=1, le=100, description="Of how many samples in a row.")] = 5
+    needed: Annotated[int, Meta(ge=1, le=100, description="Bad samples that confirm a finding.")] = 3
+    window: Annotated[int, Meta(ge=1, le=100, description="Latest samples among which bad ones are counted.")] = 5
 
 
 @check(
@@ -133,24 +135,32 @@ class MemoryErrors(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ),
 )
 def judge(view: View, policy: MemoryErrors) -> Iterator[Finding]:
-    """Memory has no uncorrected errors, few corrected ones, and spare rows left to repair itself."""
+    """Memory has no uncorrected errors, corrected errors below the limit, and spare rows for repair."""
     for device in view.devices:
         for observation in observations(view, device, "ecc_uncorrected_errors"):
             rule = UNCORRECTED if device.kind is DeviceKind.ACCELERATOR else UNCORRECTED_ON_HOST
             yield _counted(rule, observation, "uncorrected memory errors")
         for observation in observations(view, device, "ecc_deferred_errors"):
-            yield _counted(DEFERRED, observation, "errors were set aside before anything used the data")
+            yield _counted(DEFERRED, observation, "deferred memory errors")
         for observation in observations(view, device, "ecc_corrected_errors"):
             yield _corrected_rate(device, observation, policy)
         for observation in observations(view, device, "row_remap_failed"):
-            yield _flag(REMAP_FAILED, observation, "replacing a memory row failed", "no row replacement failed")
+            yield _flag(REMAP_FAILED, observation, "row remapping failed", "no row remapping failed")
         for observation in observations(view, device, "row_remap_pending"):
-            yield _flag(REMAP_PENDING, observation, "a memory row waits for a reset to be replaced", "no row waits")
+            yield _flag(
+                REMAP_PENDING,
+                observation,
+                "row remapping is pending until the next reset",
+                "no row remapping is pending",
+            )
         for observation in observations(view, device, "row_remap_banks_without_spares"):
             yield NO_SPARES.judge(observation, bool, lambda banks: f"{banks:.0f} memory banks without a spare row")
         for observation in observations(view, device, "ecc_sram_threshold_exceeded"):
             yield _flag(
-                SRAM_THRESHOLD, observation, "SRAM errors exceed the device's limit", "SRAM errors within its limit"
+                SRAM_THRESHOLD,
+                observation,
+                "SRAM errors exceed the threshold of the device",
+                "SRAM errors are below the threshold",
             )
         for observation in observations(view, device, "recovery_action"):
             yield _recovery(observation, policy)
@@ -200,18 +210,18 @@ def _flag(rule: Rule, observation: Observation, bad: str, good: str) -> Finding:
 def _ecc_disabled(view: View, observation: Observation) -> Finding:
     off = observation.number == 0
     if off and not view.requires(observation.device, "ecc_uncorrected_errors"):
-        return ECC_DISABLED.skip(observation, "error correction is off, as boards of this model may ship")
+        return ECC_DISABLED.skip(observation, "ECC is off, the default of some boards of this model")
     device = view.device(observation.device)
     how = vendor_of(device.vendor).ecc_advice if device else None
     rule = msgspec.structs.replace(ECC_DISABLED, next_step=ECC_DISABLED.next_step + (f" ({how})" if how else ""))
-    return rule.judge(observation, off, f"error correction of the memory is {'off' if off else 'on'}")
+    return rule.judge(observation, off, f"ECC of the memory is {'off' if off else 'on'}")
 
 
 def _recovery(observation: Observation, policy: MemoryErrors) -> Finding:
     asked = str(observation.reading.value)
     if asked == UNKNOWN_ACTION:
         rule = UNKNOWN_RECOVERY.confirmed_by(policy)
-        return rule.judge(observation, True, "the driver asks for an action that this version does not know")
+        return rule.judge(observation, True, "the driver requests an unknown recovery action")
     rule = msgspec.structs.replace(
         RECOVERY,
         outcome=Outcome.WARN if asked in MILD_RECOVERY else Outcome.FAIL,
@@ -220,5 +230,7 @@ def _recovery(observation: Observation, policy: MemoryErrors) -> Finding:
     )
     broken = asked != "none"
     return rule.judge(
-        observation, broken, f"the driver asks for {asked.replace('_', ' ')}" if broken else "nothing to do"
+        observation,
+        broken,
+        f"the driver requests: {asked.replace('_', ' ')}" if broken else "no recovery action is requested",
     )

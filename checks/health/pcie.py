@@ -21,7 +21,7 @@ WIDTH = Rule(
     outcome=Outcome.WARN,
     action=Action.INSPECT,
     next_step="reseat the board or riser, clean its contacts, compare with another slot; where slot or virtual machine "
-    "has no more lanes, say so as checks.pcie.lanes",
+    "has no more lanes, set checks.pcie.lanes",
 )
 GENERATION = Rule(
     check="pcie",
@@ -36,28 +36,28 @@ REPLAYS = Rule(
     code="pcie.replay_rate",
     outcome=Outcome.WARN,
     action=Action.INSPECT,
-    next_step="the signal is poor: reseat the board or riser",
+    next_step="poor signal: reseat the board or riser",
 )
 CORRECTABLE = Rule(
     check="pcie",
     code="pcie.correctable_rate",
     outcome=Outcome.WARN,
     action=Action.INSPECT,
-    next_step="the signal is poor: reseat the board or riser",
+    next_step="poor signal: reseat the board or riser",
 )
 FATAL = Rule(
     check="pcie",
     code="pcie.fatal",
     action=Action.REBOOT,
     clearing=Clearing.HARDWARE_EVENT,
-    next_step="drain the node, reboot it, prove the device with a burn-in",
+    next_step="drain the node, reboot it, run a burn-in",
 )
 NONFATAL = Rule(
     check="pcie",
     code="pcie.nonfatal",
     outcome=Outcome.WARN,
     action=Action.INSPECT,
-    next_step="a transfer was lost: reseat the board or riser when it happens again",
+    next_step="a transfer was lost: if it happens again, reseat the board or riser",
 )
 
 HIGHEST_GENERATION = 6
@@ -72,30 +72,32 @@ class Pcie(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     lanes: (
         Annotated[
             int,
-            Meta(ge=1, le=32, description="Lanes that slot or virtual machine give each device; unset: all it has."),
+            Meta(
+                ge=1,
+                le=32,
+                description="Lanes that the slot or virtual machine provides; unset: all lanes of the device.",
+            ),
         ]
         | None
     ) = None
     generation: (
         Annotated[
             int,
-            Meta(ge=1, le=8, description="Generation that the slot gives each device; unset: the device's highest."),
+            Meta(ge=1, le=8, description="PCIe generation of the slot; unset: the highest of the device."),
         ]
         | None
     ) = None
     replays_per_minute: (
-        Annotated[float, Meta(ge=0, description="Packets sent again per minute; unset: by generation and lanes.")]
-        | None
+        Annotated[float, Meta(ge=0, description="Limit of replays per minute; unset: by generation and lanes.")] | None
     ) = None
     correctable_per_minute: (
-        Annotated[float, Meta(ge=0, description="Correctable errors per minute that the link may have.")] | None
+        Annotated[float, Meta(ge=0, description="Limit of correctable errors per minute.")] | None
     ) = None
     utilization_ratio: (
-        Annotated[float, Meta(ge=0, le=1, description="Judge the generation only while the device is this busy.")]
-        | None
+        Annotated[float, Meta(ge=0, le=1, description="Minimum utilization at which the generation is judged.")] | None
     ) = None
-    needed: Annotated[int, Meta(ge=1, le=100, description="Looks that must be bad.")] = 3
-    window: Annotated[int, Meta(ge=1, le=100, description="Of how many samples in a row.")] = 5
+    needed: Annotated[int, Meta(ge=1, le=100, description="Bad samples that confirm a finding.")] = 3
+    window: Annotated[int, Meta(ge=1, le=100, description="Latest samples among which bad ones are counted.")] = 5
 
 
 @check(
@@ -114,7 +116,7 @@ class Pcie(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ),
 )
 def judge(view: View, policy: Pcie) -> Iterator[Finding]:
-    """The PCIe link has all its lanes and, under load, its full generation; it loses and repeats nothing."""
+    """The PCIe link has its full width, under load its full generation, and errors and replays below the limits."""
     for device in view.devices:
         widest = {
             observation.part: observation for observation in observations(view, device, "pcie_link_width_maximum")
@@ -142,12 +144,12 @@ def _width(width: Observation, widest: Observation | None, policy: Pcie) -> Find
         lanes = Limit("<", policy.lanes, "", "configuration")
         return rule.against(width, width.number, lanes, f"{width.number or 0:.0f} lanes of {policy.lanes}")
     if widest is None:
-        return rule.unmeasured(width) or rule.skip(width, "the widest possible link is not known")
+        return rule.unmeasured(width) or rule.skip(width, "the maximum link width is not known")
     unmeasured = rule.unmeasured(width, widest)
     if unmeasured:
         return unmeasured
     if widest.number is None:
-        return rule.skip(width, "the widest possible link is not known")
+        return rule.skip(width, "the maximum link width is not known")
     facts = f"{width.number:.0f} lanes of {widest.number:.0f}"
     limit = Limit("<", widest.number, "", "reported by the device")
     return rule.against(width, width.number, limit, facts, beside=(widest,))
@@ -162,13 +164,13 @@ def _generation(
         limit = Limit("<", policy.generation, "", "configuration")
     elif fastest is None or fastest.number is None:
         return rule.unmeasured(generation, *([fastest] if fastest else [])) or rule.skip(
-            generation, "the highest generation is not known"
+            generation, "the maximum generation is not known"
         )
     else:
         limit = Limit("<", fastest.number, "", "reported by the device")
         beside = (fastest,)
     seen = f"generation {generation.number or 0:.0f} of {limit.value:.0f}"
-    if generation.number is None or not limit.holds(generation.number):  # at full speed it is well, busy or not
+    if generation.number is None or not limit.holds(generation.number):  # at full speed the load does not matter
         return rule.against(generation, generation.number, limit, seen, beside=beside)
     busy = next(
         (
@@ -180,11 +182,13 @@ def _generation(
     )
     load = choose("pcie.generation_utilization", configuration=policy.utilization_ratio)
     if busy is None or busy.number is None:
-        return rule.skip(generation, f"{seen}; whether the device is busy is not known, links slow down at idle")
+        return rule.skip(generation, f"{seen}; utilization is not known, and idle links run slower")
     if not _at_once(generation, busy):
-        return rule.skip(generation, f"{seen}; load and generation were not read together, links slow down at idle")
+        return rule.skip(
+            generation, f"{seen}; utilization and generation were not read together, and idle links run slower"
+        )
     if not load.holds(busy.number):
-        return rule.skip(generation, f"{seen}; the device is {busy.number:.0%} busy, links slow down at idle")
+        return rule.skip(generation, f"{seen}; utilization is {100 * busy.number:.0f} %, and idle links run slower")
     return rule.against(generation, generation.number, limit, f"{seen} under load", beside=(*beside, busy))
 
 

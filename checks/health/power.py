@@ -21,14 +21,14 @@ LOWERED = Rule(
     outcome=Outcome.WARN,
     fault_class=FaultClass.CONFIGURATION,
     action=Action.WATCH,
-    next_step="raise the limit, or tell the configuration that it is meant",
+    next_step="raise the power limit, or set checks.power.limit_watts where it is intended",
 )
 OVER = Rule(
     check="power",
     code="power.over_limit",
     outcome=Outcome.WARN,
     action=Action.INSPECT,
-    next_step="the limit is not held: check the power supply and the board's sensors",
+    next_step="check the power supply and the power sensors of the board",
 )
 
 
@@ -36,14 +36,14 @@ class Power(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Limits of power; None takes the table."""
 
     limit_watts: (
-        Annotated[float, Meta(ge=1, le=20000, description="The power limit that is meant; unset: the vendor's.")] | None
+        Annotated[float, Meta(ge=1, le=20000, description="Expected power limit; unset: the vendor's default.")] | None
     ) = None
     over_limit_ratio: (
-        Annotated[float, Meta(ge=1, le=2, description="Warn when more than this multiple of the limit is drawn.")]
+        Annotated[float, Meta(ge=1, le=2, description="Warn when the power draw exceeds this multiple of the limit.")]
         | None
     ) = None
-    needed: Annotated[int, Meta(ge=1, le=100, description="Looks that must be bad.")] = 3
-    window: Annotated[int, Meta(ge=1, le=100, description="Of how many samples in a row.")] = 5
+    needed: Annotated[int, Meta(ge=1, le=100, description="Bad samples that confirm a finding.")] = 3
+    window: Annotated[int, Meta(ge=1, le=100, description="Latest samples among which bad ones are counted.")] = 5
 
 
 @check(
@@ -52,10 +52,10 @@ class Power(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     inputs=("power_watts", "power_limit_watts", "power_limit_requested_watts", "power_limit_default_watts"),
 )
 def judge(view: View, policy: Power) -> Iterator[Finding]:
-    """Power can be measured, nobody lowered its limit, and the limit is held."""
+    """Power is measured, the power limit was not lowered, and the power draw is below it."""
     for device in view.devices:
         limits = {observation.part: observation for observation in observations(view, device, "power_limit_watts")}
-        # What is in force may be less than what was asked for: a module shares its power between its parts.
+        # The limit in force may be below the requested one: a module shares its power between its parts.
         requested = {
             observation.part: observation for observation in observations(view, device, "power_limit_requested_watts")
         }
@@ -63,7 +63,7 @@ def judge(view: View, policy: Power) -> Iterator[Finding]:
             observation.part: observation for observation in observations(view, device, "power_limit_default_watts")
         }
         for drawn in observations(view, device, "power_watts"):
-            yield READING.judge(drawn, False, lambda watts: f"draws {watts:.0f} watts")
+            yield READING.judge(drawn, False, lambda watts: f"power draw {watts:.0f} W")
             if drawn.part in limits:
                 yield _over_limit(drawn, limits[drawn.part], policy)
         for part, limit in limits.items():
@@ -73,7 +73,7 @@ def judge(view: View, policy: Power) -> Iterator[Finding]:
 
 
 def _told(observation: Observation | None) -> Observation | None:
-    """Return *observation* unless its device does not tell this at all."""
+    """Return *observation*, or None where the device does not support it."""
     return None if observation is None or observation.reading.status is ReadingStatus.UNSUPPORTED else observation
 
 
@@ -83,9 +83,9 @@ def _over_limit(drawn: Observation, limit: Observation, policy: Power) -> Findin
     if unmeasured:
         return unmeasured
     if drawn.number is None or not limit.number:
-        return rule.skip(drawn, "the device names no power limit")
+        return rule.skip(drawn, "the device reports no power limit")
     allowed = choose("power.over_limit", configuration=policy.over_limit_ratio)
-    facts = f"draws {drawn.number:.0f} watts, limit {limit.number:.0f} watts"
+    facts = f"power draw {drawn.number:.0f} W, limit {limit.number:.0f} W"
     return rule.against(drawn, drawn.number / limit.number, allowed, facts, beside=(limit,))
 
 
@@ -94,11 +94,11 @@ def _lowered(limit: Observation, default: Observation | None, policy: Power) -> 
     meant = beside[0].number if beside else policy.limit_watts
     unmeasured = LOWERED.unmeasured(limit, *beside)
     if unmeasured or meant is None:
-        return unmeasured or LOWERED.skip(limit, "the power limit that is meant is not known")
+        return unmeasured or LOWERED.skip(limit, "the expected power limit is not known")
     return LOWERED.judge(
         limit,
         lambda watts: watts < meant,
-        lambda watts: f"power limit {watts:.0f} watts, meant {meant:.0f} watts",
+        lambda watts: f"power limit {watts:.0f} W, expected {meant:.0f} W",
         unit="watts",
         beside=beside,
     )

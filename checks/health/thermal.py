@@ -19,23 +19,23 @@ SLOWDOWN = Rule(
     code="temperature.slowdown",
     outcome=Outcome.FAIL,
     action=Action.INSPECT,
-    next_step="the device slows itself down: check fans, filters, coolant and inlet air",
+    next_step="the device reduces its clocks: check fans, filters, coolant and inlet air",
 )
 HIGH = Rule(
     check="thermal",
     code="temperature.high",
     outcome=Outcome.WARN,
     action=Action.INSPECT,
-    next_step="compare with its neighbours, clean filters, check fans and inlet air",
+    next_step="compare with neighbouring devices, clean filters, check fans and inlet air",
 )
 
 CHECK_COOLING = "check fans, filters, coolant and inlet air"
 WORDS = {
     "slowdown": SLOWDOWN.next_step,
-    "maximum": f"hotter than its vendor allows in operation: {CHECK_COOLING}",
-    "shutdown": f"the device shuts itself off: {CHECK_COOLING}",
+    "maximum": f"above the maximum operating temperature: {CHECK_COOLING}",
+    "shutdown": f"the device shuts down at this temperature: {CHECK_COOLING}",
 }
-"""What a limit that the device reports means; at its highest operating temperature it does not yet slow down."""
+"""The next step by the limit that the device reports; the maximum operating temperature does not yet reduce clocks."""
 
 SLOWDOWN_ROW, HIGH_ROW = 0, 1
 CORE_KEYS = ("temperature.slowdown", "temperature.high")
@@ -44,25 +44,30 @@ BY_TABLE = {
     "edge": CORE_KEYS,
     "memory": ("temperature.memory_slowdown", "temperature.memory_high"),
 }
-"""Rows of the table by sensor; a hotspot runs hotter in health, and by how much its vendor alone knows."""
+"""Rows of the table by sensor; none for a hotspot, whose normal temperature only its vendor knows."""
 
 
 class Thermal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Limits of heat; None takes what the device reports, else the table."""
+    """Temperature limits; None takes the limit of the device, else of the table."""
 
     margin_celsius: (
-        Annotated[float, Meta(ge=0, le=50, description="Warn when the device's own margin is at or below this.")] | None
+        Annotated[float, Meta(ge=0, le=50, description="Warn at this thermal margin (T.Limit) of the device or less.")]
+        | None
     ) = None
     high_celsius: (
-        Annotated[float, Meta(ge=20, le=150, description="Warn at this temperature where no margin is reported.")]
+        Annotated[
+            float, Meta(ge=20, le=150, description="Warn at this temperature where the device reports no margin.")
+        ]
         | None
     ) = None
     slowdown_celsius: (
-        Annotated[float, Meta(ge=20, le=150, description="Fail at this temperature where no margin is reported.")]
+        Annotated[
+            float, Meta(ge=20, le=150, description="Fail at this temperature where the device reports no margin.")
+        ]
         | None
     ) = None
-    needed: Annotated[int, Meta(ge=1, le=100, description="Looks that must be bad.")] = 3
-    window: Annotated[int, Meta(ge=1, le=100, description="Of how many samples in a row.")] = 5
+    needed: Annotated[int, Meta(ge=1, le=100, description="Bad samples that confirm a finding.")] = 3
+    window: Annotated[int, Meta(ge=1, le=100, description="Latest samples among which bad ones are counted.")] = 5
 
 
 @check(
@@ -78,7 +83,7 @@ class Thermal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ),
 )
 def judge(view: View, policy: Thermal) -> Iterator[Finding]:
-    """Every sensor stays clear of the temperature at which its device slows itself down."""
+    """Every sensor is below the slowdown temperature and the warning temperature of its device."""
     for device in view.devices:
         margins = observations(view, device, "temperature_margin_celsius")
         sensors = observations(view, device, "temperature_celsius")
@@ -94,18 +99,23 @@ def judge(view: View, policy: Thermal) -> Iterator[Finding]:
 
 
 def _by_margin(view: View, device: Device, margin: Observation, policy: Thermal) -> Iterator[Finding]:
-    """Judge the distance to the highest operating temperature; where the device slows down it says as an offset."""
+    """Judge the thermal margin; with a slowdown offset its zero is the maximum operating temperature."""
     offset = number_of(observations(view, device, "temperature_margin_slowdown_celsius"), margin.part)
     slowdown = choose("temperature.slowdown_margin", reported=offset.number if offset else None)
     high = choose("temperature.high_margin", configuration=policy.margin_celsius)
-    facts = f"{margin.number:.0f} celsius left before slowdown"
-    if offset is not None and margin.number is not None:
-        left = f"{margin.number:.0f} celsius left to" if margin.number > 0 else f"{-margin.number:.0f} celsius beyond"
-        left = "at" if margin.number == 0 else left
-        facts = f"{left} its highest operating temperature, slowdown at {slowdown.value:.0f}"
+    number = margin.number or 0.0
     beside = (offset,) if offset else ()
+    scale = f"margin {number:.0f} °C"
+    facts = f"{_distance(number - slowdown.value)} the slowdown threshold ({scale}, threshold {slowdown.value:.0f} °C)"
     yield SLOWDOWN.confirmed_by(policy).against(margin, margin.number, slowdown, facts, beside=beside)
-    yield HIGH.confirmed_by(policy).against(margin, margin.number, high, f"{facts}, limit {high.value:.0f}")
+    zero = "maximum operating temperature" if offset is not None else "slowdown threshold"
+    facts = f"{_distance(number)} the {zero} ({scale}, limit {high.value:.0f} °C)"
+    yield HIGH.confirmed_by(policy).against(margin, margin.number, high, facts, beside=beside)
+
+
+def _distance(left: float) -> str:
+    """Return where a temperature is that lies *left* degrees below a threshold, such as ``3 °C above``."""
+    return f"{abs(left):.0f} °C {'below' if left > 0 else 'above'}" if round(left) else "at"
 
 
 def _by_temperature(view: View, device: Device, sensor: Observation, policy: Thermal) -> Iterator[Finding]:
@@ -122,7 +132,7 @@ def _by_temperature(view: View, device: Device, sensor: Observation, policy: The
     at = stop.number if stop else None
     limit = _limit(SLOWDOWN_ROW, sensor, policy.slowdown_celsius, at)
     if limit is not None and at is not None and which == "maximum" and policy.slowdown_celsius is None:
-        limit = msgspec.structs.replace(limit, op=">")  # up to there the vendor allows it
+        limit = msgspec.structs.replace(limit, op=">")  # the maximum operating temperature itself is allowed
     rule = SLOWDOWN if policy.slowdown_celsius is not None else _worded(which)
     yield _against(rule.confirmed_by(policy), sensor, limit, stop)
     yield _against(
@@ -139,14 +149,14 @@ def _by_temperature(view: View, device: Device, sensor: Observation, policy: The
 
 
 def _worded(which: str) -> Rule:
-    """Return the rule in the words of the limit that the device reports; the table says nothing of what it does."""
+    """Return the rule with the next step for the reported limit *which*; a limit of the table has none of its own."""
     return msgspec.structs.replace(SLOWDOWN, next_step=WORDS.get(which, CHECK_COOLING))
 
 
 def _against(rule: Rule, sensor: Observation, limit: Limit | None, beside: Observation | None) -> Finding:
     if limit is None:
-        return rule.skip(sensor, f"{sensor.number:.0f} celsius; no limit is known for this sensor")
-    facts = f"{sensor.number:.0f} celsius, limit {limit.value:.0f} ({limit.source})"
+        return rule.skip(sensor, f"{sensor.number:.0f} °C; no limit is known for this sensor")
+    facts = f"{sensor.number:.0f} °C, limit {limit.value:.0f} °C ({limit.source})"
     return rule.against(sensor, sensor.number, limit, facts, beside=(beside,) if beside else ())
 
 

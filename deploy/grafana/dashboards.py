@@ -69,7 +69,7 @@ def _fleet_now() -> Panels:
     yield number("gates closed", "Nodes whose faults close the gate: a prolog keeps jobs away.", closed, bad="red")
     age = "time() - nodevet_snapshot_timestamp_seconds{<M>}"
     idle = f"count({age} > 3 * nodevet_agent_interval_seconds{{<M>}} + 30) or vector(0)"
-    said = "Agents that answer, and whose last judgement is older than three rounds and half a minute."
+    said = "Agents that answer, and whose verdict is older than three rounds and half a minute."
     yield number("not judging", said, idle, bad="red")
 
 
@@ -109,37 +109,37 @@ def _fleet_curves() -> Panels:
         unit=units.NoUnit,
     ).span(12)
     power = 'sum(nodevet_power_watts{<M>, scope="device"})'
-    yield curves("Power", "What all accelerators draw together.", target(power, "power"), unit=units.Watt)
+    yield curves("Power", "Power draw of all accelerators.", target(power, "power"), unit=units.Watt)
     busy = 'nodevet_utilization_ratio{<M>, engine="compute"}'
-    mean, least = target(f"avg({busy})", "mean"), target(f"quantile(0.1, {busy})", "least busy tenth")
-    said = "Share of time that accelerators were busy: their mean, and the tenth that does least."
-    yield curves("Devices in use", said, mean, least, unit=units.PercentUnit).min(0).max(1)
+    mean, least = target(f"avg({busy})", "mean"), target(f"quantile(0.1, {busy})", "lowest tenth")
+    said = "Utilization of the accelerators: mean, and the lowest tenth."
+    yield curves("Utilization", said, mean, least, unit=units.PercentUnit).min(0).max(1)
     events = "topk(10, 60 * sum by (code) (rate(nodevet_events_total{<M>}[$__rate_interval])))"
-    said = "What kernel logs and drivers told: the ten most frequent codes."
+    said = "Events of kernel logs and drivers: the ten most frequent codes."
     yield curves("Events", said, target(events, "{{code}}"), unit=units.CountsPerMinute).min(0)
 
 
 def _fleet_jobs() -> Panels:
     jobs = target("sum(nodevet_jobs{<M>})", "jobs")
-    said = "Jobs that claim a node: begun by a prolog, not ended by an epilog."
+    said = "Jobs with a claim: prolog run, epilog not yet run."
     yield curves("Jobs", said, jobs, unit=units.NoUnit).span(12).min(0)
     decided = "60 * sum by (decision) (rate(nodevet_gate_decisions_total{<M>}[$__rate_interval]))"
-    said = "What prologs decided about jobs, per minute."
+    said = "Decisions of the prologs per minute."
     yield curves("Gate", said, target(decided, "{{decision}}"), unit=units.CountsPerMinute).span(12).min(0)
 
 
 def _fleet_devices() -> Panels:
     heat = of_accelerators(f"max {DEVICES} (nodevet_temperature_celsius{{<M>}} / {SLOWDOWN})", "pci, model")
     yield table(
-        "Nearest to their own heat limit",
+        "Closest to the temperature limit",
         "Temperature over the one at which the device slows itself down, which is 100 %.",
         f"topk(20, {heat})",
         {**WHERE, "Value": "of its limit"},
         unit=units.PercentUnit,
     )
     yield table(
-        "Held down most",
-        "Share of time that a reason held the clock down.",
+        "Throttled most",
+        "Share of time for which a reason throttled the clock.",
         f"topk(20, {of_accelerators(THROTTLED, 'pci, model')})",
         {**WHERE, "reason": "reason", "Value": "of the time"},
         unit=units.PercentUnit,
@@ -152,9 +152,9 @@ def _fleet_devices() -> Panels:
         unit=units.NoUnit,
     )
     versions = "count by (version) (nodevet_build_info{<M>})"
-    yield bars("Agents by version", "A rollout is complete when one is left.", versions, "{{version}}").span(12)
+    yield bars("Agents by version", "A rollout is complete when one version is left.", versions, "{{version}}").span(12)
     rules = "topk(20, count by (configuration, rules) (nodevet_agent_configuration_info{<M>}))"
-    said = "Nodes of one kind that stand apart judge by other limits."
+    said = "Nodes of one kind with another digest use other limits."
     legend = "configuration {{configuration}}, rules {{rules}}"
     yield bars("Agents by configuration and rules", said, rules, legend).span(12)
 
@@ -164,31 +164,31 @@ def node() -> Dashboard:
     rows = {
         "Now": _node_now(),
         "Verdicts and findings": _node_found(),
-        "Heat, power and clocks": _node_heat(),
+        "Temperature, power and clocks": _node_heat(),
         "Errors": _node_errors(),
         "Host": _node_host(),
         "Agent": _node_agent(),
     }
-    said = "One node: what it is found to be, what each device reads, and how the agent does."
+    said = "One node: verdict, readings of each device, and state of the agent."
     return dashboard("nodevet-node", "nodevet: node", said, rows, single=True)
 
 
 def _node_now() -> Panels:
-    yield number("Verdict", "What the node is found to be.", state_rank("nodevet_node_state")).mappings(WORDS)
+    yield number("Verdict", "Verdict of the node.", state_rank("nodevet_node_state")).mappings(WORDS)
     judged = "time() - max(nodevet_snapshot_timestamp_seconds{<M>})"
-    yield number("Judged", "How long ago the agent judged last.", judged, unit=units.Seconds)
+    yield number("Judged", "Age of the last verdict.", judged, unit=units.Seconds)
     oldest = "time() - max(nodevet_node_oldest_evidence_timestamp_seconds{<M>})"
-    yield number("Oldest evidence", "Age of the oldest reading that the verdict rests on.", oldest, unit=units.Seconds)
+    yield number("Oldest evidence", "Age of the oldest sample behind the verdict.", oldest, unit=units.Seconds)
     closed = "max(nodevet_gate_closed{<M>})"
-    yield number("Gate closed", "Whether faults keep jobs off this node: 1 is closed.", closed, bad="red")
+    yield number("Gate closed", "Whether the gate keeps jobs off this node: 1 is closed.", closed, bad="red")
     opened = 'sum(nodevet_episodes{<M>, state="open"})'
-    yield number("Open findings", "Faults that were confirmed and are not over.", opened, bad="orange")
+    yield number("Open findings", "Confirmed findings that are not cleared.", opened, bad="orange")
     unread = 'sum(nodevet_readings{<M>, status=~"unavailable|denied|error"})'
-    yield number("Unread", "Readings that were asked for and not had.", unread, bad="orange")
+    yield number("Unread", "Readings that could not be read.", unread, bad="orange")
     started = "time() - max(nodevet_agent_start_timestamp_seconds{<M>})"
-    yield number("Agent up", "How long the agent has been running.", started, unit=units.Seconds)
+    yield number("Agent up", "Uptime of the agent.", started, unit=units.Seconds)
     simulated = "max(nodevet_simulated{<M>})"
-    yield number("Simulated", "1 for a simulated node: nothing was measured on hardware.", simulated, bad="orange")
+    yield number("Simulated", "1 for a simulated node: no value was measured on hardware.", simulated, bad="orange")
 
 
 def _node_found() -> Panels:
@@ -197,7 +197,7 @@ def _node_found() -> Panels:
     yield verdicts("Verdicts", "Of the node and of each device, over time.", judged, "{{device}}").span(12)
     columns = {"code": "code", "outcome": "outcome", "device": "device", "action": "action", "state": "state"}
     yield table(
-        "Findings that are not over",
+        "Findings that are not cleared",
         "With what to do; nodevet explain CODE says more.",
         f"{FINDING.format('{<M>}')} {OPEN_FOR}",
         {**columns, "Value": "since"},
@@ -237,11 +237,11 @@ def _node_heat() -> Panels:
     said = "Of the compute units of each accelerator."
     yield curves("Clock", said, target(of_accelerators(clock), "{{pci}}"), unit=units.Hertz).min(0)
     held = target(of_accelerators(THROTTLED), "{{pci}} {{reason}}")
-    said = "Share of time that a reason held a clock down."
-    yield curves("Held down", said, held, unit=units.PercentUnit).min(0)
+    said = "Share of time for which a reason throttled the clock."
+    yield curves("Throttled", said, held, unit=units.PercentUnit).min(0)
     busy = of_accelerators(f'max {DEVICES} (nodevet_utilization_ratio{{<M>, engine="compute"}})')
-    said = "Share of time that each accelerator was busy."
-    yield curves("In use", said, target(busy, "{{pci}}"), unit=units.PercentUnit).min(0).max(1)
+    said = "Utilization of each accelerator."
+    yield curves("Utilization", said, target(busy, "{{pci}}"), unit=units.PercentUnit).min(0).max(1)
 
 
 def _node_errors() -> Panels:
@@ -262,9 +262,9 @@ def _node_errors() -> Panels:
     ).min(0)
     replays = target(_grown("nodevet_pcie_replays_total"), "{{pci}}")
     said = "New replays of each accelerator (scraped with detail)."
-    yield curves("PCIe packets sent again", said, replays, unit=units.NoUnit).min(0)
+    yield curves("PCIe replays", said, replays, unit=units.NoUnit).min(0)
     events = target("sum by (code) (increase(nodevet_events_total{<M>}[$__rate_interval]))", "{{code}}")
-    said = "What the kernel log and the drivers told, by code."
+    said = "Events of the kernel log and the drivers, by code."
     yield curves("Events", said, events, unit=units.NoUnit).span(12).min(0)
     used = of_accelerators("(nodevet_memory_used_bytes{<M>} / nodevet_memory_total_bytes{<M>})")
     said = "Of each accelerator."
@@ -273,11 +273,11 @@ def _node_errors() -> Panels:
 
 def _node_host() -> Panels:
     load = target("nodevet_load_average_ratio{<M>}", "load")
-    said = "Load average of one minute over the logical processors."
+    said = "One-minute load average per logical processor."
     yield curves("Load", said, load, unit=units.PercentUnit).min(0)
     available = target("nodevet_memory_available_bytes{<M>}", "available")
     total = target('nodevet_memory_total_bytes{<M>, device="node"}', "total")
-    said = "What can be given to new processes; dashed all there is."
+    said = "Memory available to new processes; dashed: total."
     yield curves("Memory", said, available, total, unit=units.BytesIEC, limits=("total",)).min(0)
     heat = 'max by (device) (nodevet_temperature_celsius{<M>, device=~"cpu-.*"})'
     yield curves("Processors", "Temperature of each socket.", target(heat, "{{device}}"), unit=units.Celsius)
@@ -285,20 +285,20 @@ def _node_host() -> Panels:
 
 def _node_agent() -> Panels:
     slowest = target("topk(5, nodevet_check_duration_seconds{<M>})", "{{check}}")
-    said = "The five slowest. Checks only judge, so each is a matter of milliseconds."
+    said = "The five slowest checks; each takes milliseconds."
     yield curves("Duration of checks", said, slowest, unit=units.Seconds).min(0)
     answers = target("nodevet_reader_up{<M>}", "{{backend}} answers")
     hung = target("increase(nodevet_reader_hangs_total{<M>}[$__rate_interval])", "{{backend}} hung")
-    said = "Whether the process that reads a backend answers, and how often it hung."
-    yield curves("Readers", said, answers, hung, unit=units.NoUnit).min(0)
+    said = "Whether the collector of a backend answers, and how often it hung."
+    yield curves("Collectors", said, answers, hung, unit=units.NoUnit).min(0)
     readings = target("sum by (status) (nodevet_readings{<M>})", "{{status}}")
-    yield curves("Readings", "How the readings of the last rounds went.", readings, unit=units.NoUnit, stacked=True)
+    yield curves("Readings", "Readings of the last rounds by status.", readings, unit=units.NoUnit, stacked=True)
 
 
 def burn_in() -> Dashboard:
     """Return the dashboard of loads: what was proven, when, and which devices fall behind their model."""
     rows = {"Now": _burn_in_now(), "Devices": _burn_in_devices(), "Over time": _burn_in_curves()}
-    said = "What was proven under load, when, and which devices fall behind their model."
+    said = "Verified burn-ins, their times, and devices below the median of their model."
     return dashboard("nodevet-burn-in", "nodevet: burn-in", said, rows)
 
 
@@ -310,7 +310,7 @@ def _burn_in_now() -> Panels:
     yield number("wrong products", "Wrong matrix products of the last finished loads.", wrong, bad="red")
     yield number("oldest proof", "Age of the oldest last load.", f"time() - min({LAST_PROOF})", unit=units.Seconds)
     passed = "sum(nodevet_burnin_passed{<M>})"
-    said = "Last loads that finished, found their own planted faults and verified all as right."
+    said = "Last burn-ins that finished, passed their self-test and found no wrong GEMM."
     yield number("passed", said, passed, colour="green")
     failed = "count(nodevet_burnin_passed{<M>} == 0) or vector(0)"
     yield number("not passed", "Last loads that proved nothing, or a fault.", failed, bad="orange")
@@ -327,7 +327,7 @@ def _burn_in_devices() -> Panels:
         lowest_first=True,
     ).span(12)
     yield table(
-        "Longest without a proof",
+        "Longest without a verified burn-in",
         "Time since the last finished load.",
         f"topk(50, time() - max by (job, instance, device, workload, dtype) ({LAST_PROOF}))",
         {"instance": "address", "device": "device", "workload": "workload", "dtype": "format", "Value": "since"},

@@ -8,7 +8,7 @@
 
 here=${0%/*}
 if [ ! -r "$here/gate.sh" ]; then
-    echo "nodevet: gate.sh must lie beside $0" >&2
+    echo "nodevet: gate.sh is missing beside $0" >&2
     exit 3
 fi
 . "$here/gate.sh"

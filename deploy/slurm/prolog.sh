@@ -10,11 +10,11 @@
 
 # Whatever ends this script early, such as a file of it that is being copied at this moment, drains no node.
 decided=
-trap '[ -n "$decided" ] || { echo "nodevet: $0 did not come to its end: the gate stays open" >&2; exit 0; }' EXIT
+trap '[ -n "$decided" ] || { echo "nodevet: $0 ended early: the gate stays open" >&2; exit 0; }' EXIT
 
 here=${0%/*}
 if [ ! -r "$here/gate.sh" ] || [ ! -r "$here/gres.sh" ]; then
-    echo "nodevet: gate.sh and gres.sh must lie beside $0: the gate stays open" >&2
+    echo "nodevet: gate.sh or gres.sh is missing beside $0: the gate stays open" >&2
     decided=yes
     exit 0
 fi
@@ -56,7 +56,7 @@ close_unless_resumed() {
     if [ "$agent" = drained ] && [ "$mode" = gate ]; then
         [ -n "$asked" ] || ! ask_agent || return 0
         [ "$answer" = drained ] ||
-            decide resumed "the agent believes that SLURM has drained this node, and has not looked since: $2"
+            decide resumed "the agent reports this node as drained and has not queried SLURM since: $2"
     fi
     decide "$1" "$2"
 }
@@ -156,7 +156,7 @@ while :; do
     [ "$seconds" -lt "$fresh" ] || undecided no_verdict "$doubt"
     read_uptime
     [ "$((hundredths - began))" -lt "$((probe_wait_seconds * 100))" ] ||
-        undecided probing "a load of nodevet still runs after $probe_wait_seconds s"
+        undecided probing "a probe or burn-in of nodevet still runs after $probe_wait_seconds s"
     sleep 0.05 2>/dev/null || sleep 1
 done
 [ -z "$doubt" ] || undecided no_verdict "$doubt"

@@ -1,4 +1,4 @@
-"""What a load proved of what was planned, as the burn-in document tells it."""
+"""Completeness of a burn-in in its document: planned and verified formats."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _WORDS = {State.OK: "complete", State.FAILED: "wrong", State.UNKNOWN: "incomplet
 
 
 class AccountDocument(msgspec.Struct, frozen=True):
-    """What became of one planned number format on one device, and why it was not verified."""
+    """State of one planned number format on one device, and why it was not verified."""
 
     device: str
     dtype: str

@@ -159,7 +159,7 @@ def _device(device: Device, verdict: Verdict) -> DeviceDocument:
 
 
 def _findings(snapshot: Snapshot) -> tuple[FindingDocument, ...]:
-    """Return the episodes, then what did not pass at the last look and has no episode; gravest first."""
+    """Return the episodes, then findings of the last round without an episode that did not pass; gravest first."""
     lasting = [episode for episode in snapshot.episodes if episode.state is not EpisodeState.CLEARED]
     keys = {episode.key for episode in lasting}
     documents = [_from_episode(episode, snapshot.modes) for episode in lasting]

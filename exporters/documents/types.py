@@ -1,4 +1,4 @@
-"""What stands in the JSON that others may rely on: the fields of ``nodevet.status/1`` and ``nodevet.burn-in/1``."""
+"""Public JSON: the fields of ``nodevet.status/1`` and ``nodevet.burn-in/1``."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ class VerifiedDocument(msgspec.Struct, frozen=True):
 
 
 class StatusDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """``nodevet.status/1``: what ``check``, ``status`` and ``/api/v1/status`` say."""
+    """``nodevet.status/1``: the document of ``check``, ``status`` and ``/api/v1/status``."""
 
     schema: str = STATUS_SCHEMA
     node: str
@@ -218,7 +218,7 @@ class StatusDocument(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BurnInDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """``nodevet.burn-in/1``: what a burn-in measured, and what the node was found to be under it."""
+    """``nodevet.burn-in/1``: the measurements of a burn-in, and the verdict of the node."""
 
     schema: str = BURN_IN_SCHEMA
     plan: str

@@ -23,7 +23,7 @@ from .family import Family, kept
 
 
 def encoded(found: Iterable[Family], guard: Guard | None = None, *, openmetrics: bool = False) -> bytes:
-    """Return *found* as a page; a family that raises costs itself, and *guard* tells; without a guard it raises.
+    """Return *found* as a page; a family that raises is left out and reported to *guard*; without a guard it raises.
 
     Names are escaped as the library does by default, ``underscores``; ours are such that there is nothing to escape.
     """
@@ -31,7 +31,7 @@ def encoded(found: Iterable[Family], guard: Guard | None = None, *, openmetrics:
 
 
 class _Families:
-    """What prometheus_client collects for one page."""
+    """The collector of prometheus_client for one page."""
 
     def __init__(self, found: Iterable[Family], guard: Guard | None) -> None:
         self._found = found

@@ -1,4 +1,4 @@
-"""A metric of ours as plain data: what the modules beside this one make of a Snapshot."""
+"""A metric as plain data, built from a Snapshot by the modules beside this one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Family(msgspec.Struct):
 Made = TypeVar("Made")
 
 Maker = tuple[str, Callable[[], Iterable[Family]]]
-"""What a few metrics are made by, with the name under which a failure of it is told."""
+"""A function that builds metric families, with the name under which its failure is reported."""
 
 
 class _Declared(msgspec.Struct, frozen=True):
@@ -60,7 +60,7 @@ def measured(
 
 
 def kept(guard: Guard | None, name: str, work: Callable[[], Made], otherwise: Made) -> Made:
-    """Return what *work* gives; where it raises, *guard* tells so of *name*, and *otherwise* stands for it.
+    """Return the result of *work*; where it raises, *guard* reports *name*, and *otherwise* is returned.
 
     Without a guard whatever it raises is raised.
     """

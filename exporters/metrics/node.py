@@ -28,7 +28,7 @@ _LIMIT_UNITS = ("celsius", "watts", "hertz", "bytes", "seconds", "ratio", "bytes
 
 
 def node_makers(snapshot: Snapshot, *, detail: bool) -> Iterator[Maker]:
-    """Yield what makes everything that is no quantity and no result of a burn-in."""
+    """Yield the makers of all metrics apart from quantities and burn-in results."""
     yield "metrics: agent", partial(_agent, snapshot)
     yield "metrics: own use", partial(_own_use, snapshot.agent.own_use)
     yield "metrics: gate", partial(_gate, snapshot)
@@ -139,7 +139,7 @@ def _episodes(snapshot: Snapshot) -> Iterator[Family]:
 
 
 def _acknowledged(snapshot: Snapshot) -> Iterator[Family]:
-    """Yield what persons acknowledged; parts of a device that one word covers are one series."""
+    """Yield acknowledged episodes; parts of a device under one acknowledgement are one series."""
     numbers: dict[LabelValues, int] = {}
     said: dict[LabelValues, float] = {}
     ends: dict[LabelValues, float] = {}
@@ -191,7 +191,7 @@ def _checks(snapshot: Snapshot) -> Iterator[Family]:
 
 
 def _limits(snapshot: Snapshot, units: tuple[str, ...]) -> Iterator[Family]:
-    """Yield what the checks compared with last: the strictest of all devices of a model and of their parts."""
+    """Yield the limits in force: the strictest of all devices of a model and of their parts."""
     models = {device.id: device.model for device in snapshot.devices}
     by_unit: dict[str, dict[LabelValues, Value | None]] = {unit: {} for unit in units}
     for finding in snapshot.findings:

@@ -25,7 +25,7 @@ from .scheduler import scheduler_metrics
 
 CONTENT_TYPE_TEXT = "text/plain; version=0.0.4; charset=utf-8"
 CONTENT_TYPE_OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
-"""What a page is served as, whatever version or escaping a scraper asked for: our names need none."""
+"""Content types of the page, for any version or escaping that a scraper requests: the names need none."""
 
 
 def families(snapshot: Snapshot, *, detail: bool = False, guard: Guard | None = None) -> list[Family]:
@@ -84,5 +84,5 @@ class MetricsPage:
 
 
 def _append(found: list[Family], make: Callable[[], Iterable[Family]]) -> None:
-    """Add what *make* makes and has series, one by one: what it made before it raised stays."""
+    """Add each family of *make* that has series; those before an exception stay."""
     found.extend(family for family in make() if family.samples)

@@ -35,7 +35,7 @@ Readings = dict[tuple[str, str, int | None], Reading]
 
 
 def quantity_makers(snapshot: Snapshot, *, detail: bool) -> Iterator[Maker]:
-    """Yield what was read lately: counts of readings, links by device, and every quantity that the page shows."""
+    """Yield current readings: counts by status, links by device, and every quantity on the page."""
     statuses = dict.fromkeys(ReadingStatus, 0)
     shown = {key for key, quantity in QUANTITIES.items() if quantity.exported and (detail or quantity.shown)}
     taken: dict[str, Readings] = {key: {} for key in (*shown, "link_active")}

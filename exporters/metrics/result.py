@@ -1,4 +1,4 @@
-"""The last burn-in on the metrics page: its figures, when it ended, and what it proved."""
+"""The last burn-in on the metrics page: figures, end time and verification."""
 
 from __future__ import annotations
 

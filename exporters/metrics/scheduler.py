@@ -10,7 +10,7 @@ from .family import Family, family
 
 
 def scheduler_metrics(snapshot: Snapshot) -> Iterator[Family]:
-    """Yield how the writer is doing: what it wrote, what it did not and why, and what it would."""
+    """Yield the state of the writer: writes, withheld drains with their reasons, and the pending drain."""
     slurm = snapshot.agent.slurm
     yield family("slurm_writer_info", {("off", "") if slurm is None else (slurm.writer, slurm.node): 1})
     if slurm is None:

@@ -151,10 +151,10 @@ def _judged_anew(document: BurnInDocument) -> BurnInDocument:
 def _told(document: BurnInDocument) -> Verdict:
     """Return the verdict that *document* tells of itself, as far as it agrees with itself."""
     if document.verdict not in set(State):
-        return Verdict(state=State.UNKNOWN, reason=f"its verdict {document.verdict!r} is none that is known here")
+        return Verdict(state=State.UNKNOWN, reason=f"its verdict {document.verdict!r} is not known")
     verdict = Verdict(state=State(document.verdict), reason=document.reason)
     if document.verified.mismatches and verdict.state is not State.FAILED:
-        return Verdict(state=State.FAILED, reason=f"{document.verified.mismatches} products were wrong")
+        return Verdict(state=State.FAILED, reason=f"{document.verified.mismatches} GEMMs are wrong")
     told = document.completeness
     if told is not None and told.state != "complete" and verdict.state is State.OK:
         return Verdict(state=State.UNKNOWN, reason=told.reason or f"the load was {told.state}")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from nodevet.checks.engine.explanation import ACTIONS
 from nodevet.exporters.documents.types import FindingDocument, SeriesDocument
-from nodevet.exporters.format import ABSENT, amount, rate_unit, words
+from nodevet.exporters.format import ABSENT, amount, one_in, rate_unit, words
 from nodevet.exporters.templates import Templates, Verbatim
 
 from .document import ReportDocument, Workload, read_document
@@ -29,7 +29,7 @@ def render(document: ReportDocument) -> str:
     unit = rate_unit(workload.figure("tflops_median") for workload in document.workloads)
     filters: dict[str, Callable[..., object]] = {
         "number": _number, "rate": _rate, "percent": _percent, "amount": amount, "words": words, "remedy": _remedy,
-        "moment": _moment, "one_in": _one_in, "added": _added, "measured": _measured, "bar": _efficiency_bar,
+        "moment": _moment, "one_in": one_in, "added": _added, "measured": _measured, "bar": _efficiency_bar,
     }  # fmt: skip
     return Templates(folder, filters=filters).render(
         "page.html",
@@ -103,13 +103,8 @@ def _percent(value: float | None, digits: int = 1) -> str:
 
 
 def _added(overhead: float | None) -> str:
-    """Return the time that checking added; a measurement below its own noise is told as none."""
-    return "none measured" if overhead is not None and overhead <= 0 else _percent(overhead)
-
-
-def _one_in(rate: float | None) -> str:
-    """Return an upper bound of a rate of faults as ``1 in 30,037``."""
-    return ABSENT if not rate else f"1 in {1 / rate:,.0f}"
+    """Return the time that checking added; a figure of zero or less is below the noise of its measurement."""
+    return "not measurable" if overhead is not None and overhead <= 0 else _percent(overhead)
 
 
 def _measured(finding: FindingDocument) -> str:

@@ -1,1 +1,1 @@
-"""What SLURM is told of a node, and by which rules."""
+"""Reasons and marks that nodevet writes into SLURM, and their rules."""

@@ -98,7 +98,7 @@ class Room(msgspec.Struct, frozen=True):
                 f" {self.allowed_standing} (slurm.maximum_drained_ratio)"
             )
         return (
-            f"{self.new} nodes of {where} were closed by nodevet within an hour, and the limit is {self.allowed_new}"
+            f"{self.new} nodes of {where} were closed by nodevet within an hour, limit {self.allowed_new}"
             " (slurm.maximum_new_ratio, slurm.minimum_new)"
         )
 

@@ -1,4 +1,4 @@
-"""What nodevet writes into SLURM, and when: pure rules over what was read.
+"""Rules for writes into SLURM: pure functions over the state that was read.
 
 A person outranks the machine. A reason that is not ours, and an empty one, are never touched; what could not be read is
 never written; and a node that a person resumed is not drained again for what was known at that moment. nodevet never

@@ -84,7 +84,7 @@ def read_state(path: str, *, boot_id: str, uptime_seconds: float, owner_uid: int
 
 
 def parse(content: str) -> StateFile | Absent:
-    """Return what the text of a state file says; Absent names what is wrong in it.
+    """Return the content of a state file; Absent names the fault in it.
 
     A word that is not one of its column makes the whole file absent: it may be of a newer agent, and mean anything.
     """

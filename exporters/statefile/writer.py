@@ -146,7 +146,7 @@ def _words(text: str) -> str:
 
 
 def advice(error: OSError) -> str:
-    """Return what is wrong and what to do about *error*, on one line."""
+    """Return the cause of *error* and the next step, on one line."""
     match error.errno:
         case errno.ENOSPC | errno.EDQUOT:
             return "no space left; the old file stays: free space on its file system"

@@ -105,7 +105,7 @@ def command_line_page(_repository: Path) -> str:
     lines = _head("Command line", "agent/commands")
     lines += [
         "Exit codes: 0 `ok`, 1 `degraded`, 2 `failed`, 3 `unknown` or could not measure, 64 wrong usage, 78 wrong",
-        "configuration, 70 a bug of nodevet, 130 interrupted. Errors are one line on standard error.",
+        "configuration, 70 a bug in nodevet, 130 interrupted. Errors are one line on standard error.",
         "",
         "Colour and progress bars appear on a terminal only; `NO_COLOR` is honoured.",
     ]
@@ -125,7 +125,7 @@ def command_line_page(_repository: Path) -> str:
 def _wrong_result_words(row: ClearingRow) -> list[str]:
     """What a re-test must be where a result was wrong."""
     return [
-        f"Of a `{row.clearing.value}`, where k of n products were wrong, a re-test must be one load of at least",
+        f"Of a `{row.clearing.value}`, where k of n GEMMs are wrong, a re-test must be one load of at least",
         f"{row.retest_products_per_wrong}n/k verified products and {(row.retest_seconds or 0) / 60:.0f} minutes, in the"
         f" same number format and shape, no more than {row.retest_cooler_celsius:.0f} °C cooler, at",
         "no less power than the load that showed them, or its last minute before they showed, and over no less than",
@@ -321,12 +321,13 @@ def _declared_codes(declared: Check) -> list[tuple[str, ...]]:
 
 
 def _row(rule: Rule, said: set[str] | None) -> tuple[str, ...]:
-    counts = "told, does not count" if rule.code in NEVER_BROKEN else rule.outcome.value
+    counts = "informational" if rule.code in NEVER_BROKEN else rule.outcome.value
     if said and not said & {"FAIL", "WARN"}:
-        counts = "unknown" if "UNMEASURED" in said else "told, does not count"
+        counts = "unknown" if "UNMEASURED" in said else "informational"
     step = rule.next_step or NEXT_STEPS_ELSEWHERE.get(rule.code, "")
     action = ACTIONS_ELSEWHERE.get(rule.code, f"`{rule.action.value}`")
-    clearing = "`unmeasured`" if counts == "unknown" else f"`{rule.clearing.value}`" if "told" not in counts else ""
+    clearing = "`unmeasured`" if counts == "unknown" else f"`{rule.clearing.value}`"
+    clearing = "" if counts == "informational" else clearing
     return f"`{rule.code}`", counts, rule.fault_class.value, action, clearing, step
 
 

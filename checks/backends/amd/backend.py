@@ -179,7 +179,7 @@ class AmdBackend:
             raise BackendError(
                 FailureKind.ERROR,
                 "the devices of the AMD driver changed, and AMD SMI lists those that it found at its start: "
-                "the reader starts anew",
+                "the collector restarts",
             )
 
     def _handles(self) -> list[Any]:

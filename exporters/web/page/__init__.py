@@ -1,1 +1,1 @@
-"""The status page: what the node is found to be, for a person with a browser. No script, nothing from outside."""
+"""The status page: verdict, findings and readings of the node as HTML, without scripts and external resources."""

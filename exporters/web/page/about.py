@@ -1,4 +1,4 @@
-"""What the page's words mean: each code that was found."""
+"""The meaning of each code on the page."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .findings import MAXIMUM_FINDINGS, ListedFinding
 
 
 class Meaning(msgspec.Struct, frozen=True):
-    """What one code means, and where that comes from."""
+    """The meaning of a code, and its source."""
 
     code: str
     paragraphs: tuple[str, ...]
@@ -21,7 +21,7 @@ class Meaning(msgspec.Struct, frozen=True):
 
 
 def meanings(entries: Sequence[ListedFinding], rules: Mapping[str, Rule]) -> tuple[Meaning, ...]:
-    """Return what every code among *entries* means; *rules* are those of the checks."""
+    """Return the meaning of every code among *entries*; *rules* are those of the checks."""
     codes = list(dict.fromkeys(entry.finding.code for entry in entries))[:MAXIMUM_FINDINGS]
     by_code = {entry.finding.code: entry for entry in reversed(entries)}
     return tuple(_meaning(code, by_code[code], rules.get(code)) for code in codes)
@@ -31,13 +31,13 @@ def _meaning(code: str, entry: ListedFinding, rule: Rule | None) -> Meaning:
     found = explain_event(code) or (explain_rule(rule) if rule else None)
     if found is None:
         check = entry.finding.check
-        return Meaning(code, (f"A finding of check {check}; nodevet explain {check} says what it judges.",))
+        return Meaning(code, (f"Finding of check {check}: see nodevet explain {check}.",))
     return Meaning(code, tuple(_paragraphs(found)), found.source)
 
 
 def _paragraphs(found: Explanation) -> Iterator[str]:
     yield f"{_sentence(found.title)} {_sentence(found.meaning)}"
-    yield f"What to do: {ACTIONS[found.action.value]}. Fault of: {found.fault_class.value}."
+    yield f"Action: {ACTIONS[found.action.value]}. Fault class: {found.fault_class.value}."
     if found.ends:
         yield f"Clears on {found.ends}."
 

@@ -15,7 +15,7 @@ _QUIET = frozenset({ReaderState.ABSENT, ReaderState.STARTING, ReaderState.RELEAS
 
 
 class ReaderRow(msgspec.Struct, frozen=True):
-    """A reader: its state, the verdict that colours it, its last round, its troubles and what it uses."""
+    """A collector: its state, the verdict that colours it, its last round, its problems and versions."""
 
     name: str
     state: str
@@ -52,9 +52,9 @@ def _facts(agent: AgentInfo, snapshot: Snapshot) -> Iterator[tuple[str, str]]:
     starting = "starting: the first round is not complete"
     yield "State", "stopping" if agent.stopping else "ready" if agent.ready else starting
     if not agent.configuration_accepted:
-        yield "Reload", "refused: the configuration on disk is not the one in force"
-    yield "Runs since", f"{moment(agent.started)} ({age(snapshot.time, agent.started)})"
-    yield "Reads every", duration(agent.interval_seconds)
+        yield "Reload", "rejected: the configuration on disk is not in force"
+    yield "Started", f"{moment(agent.started)} ({age(snapshot.time, agent.started)})"
+    yield "Interval", duration(agent.interval_seconds)
     yield "Gate", _gate(snapshot)
     yield from _scheduler(agent)
     yield "Load", agent.load or "none"
@@ -65,24 +65,24 @@ def _facts(agent: AgentInfo, snapshot: Snapshot) -> Iterator[tuple[str, str]]:
 def _gate(snapshot: Snapshot) -> str:
     """Return whether jobs are kept away from this node, and how far a hard fault may reach here."""
     if snapshot.simulated:
-        return "none: a simulated node keeps no job away"
+        return "none: a simulated node never gates"
     closed = sorted({episode.key.code for episode in closing(snapshot)})
     state = f"closed by {', '.join(closed)}" if closed else "open"
     return f"{state} (mode {snapshot.modes.site.value})"
 
 
 def _scheduler(agent: AgentInfo) -> Iterator[tuple[str, str]]:
-    """Yield what jobs, their prologs and the writer to SLURM have to do with this node, where there are any."""
+    """Yield the facts about jobs, prolog decisions and the SLURM writer, where there are any."""
     decided = [f"{words(name)} {count:,}" for name, count in agent.gate_decisions.items() if count]
     if decided:
-        yield "Prologs decided", ", ".join(decided)
+        yield "Prolog decisions", ", ".join(decided)
     if agent.jobs:
-        yield "Jobs on the node", f"{agent.jobs:,}"
+        yield "Jobs with a claim", f"{agent.jobs:,}"
     slurm = agent.slurm
     if slurm is not None:
         drained = f", drained by {slurm.drained_by}" if slurm.drained_by else ""
         stands = f"{slurm.node} is {' '.join(slurm.states) or 'not known'}{drained}"
-        due = f"due and not written: {slurm.wanted}" if slurm.wanted else ""
+        due = f"drain pending: {slurm.wanted}" if slurm.wanted else ""
         yield f"SLURM, mode {slurm.writer}", "; ".join(filter(None, [stands, slurm.doing, due]))
 
 
@@ -91,7 +91,7 @@ def _reader(reader: ReaderStatus, snapshot: Snapshot) -> ReaderRow:
         reader.detail,
         f"hung {reader.hangs} times" if reader.hangs else "",
         f"crashed {reader.crashes} times" if reader.crashes else "",
-        f"not asked any more: {', '.join(reader.quarantined)}" if reader.quarantined else "",
+        f"not read: {', '.join(reader.quarantined)}" if reader.quarantined else "",
     ]
     uses = [f"{name} {version}" for name, version in reader.versions.items()]
     return ReaderRow(

@@ -7,7 +7,7 @@ from nodevet.exporters.metrics.quantity import STALE_MINIMUM_SECONDS, STALE_ROUN
 
 
 class CurrentReadings:
-    """Answers what a device reads now; a reading that has grown old is not an answer."""
+    """The current readings of each device; a stale reading counts as absent."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         """Sort the samples of *snapshot* by device and quantity."""

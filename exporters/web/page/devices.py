@@ -1,4 +1,4 @@
-"""A card per device: what it is, where it sits, how it is judged, and what it reads now."""
+"""A card for each device: identity, address, verdict and current readings."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _UNJUDGED = Verdict(state=State.UNKNOWN, reason=NOT_EVALUATED)
 
 
 class Row(msgspec.Struct, frozen=True):
-    """What a device reads: the length of its bar, and the outcome that colours it."""
+    """A reading on a card: the length of its bar, and the outcome that colours it."""
 
     name: str
     text: str
@@ -49,7 +49,7 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class FindingLink(msgspec.Struct, frozen=True):
-    """The gravest finding of a device, and how many more there are."""
+    """The gravest finding of a device, and the number of others."""
 
     anchor: int
     code: str
@@ -58,7 +58,7 @@ class FindingLink(msgspec.Struct, frozen=True):
 
 
 class Card(msgspec.Struct, frozen=True, kw_only=True):
-    """A device; ``unread`` says why it has no figures, ``reason`` why it is not ok where no finding does."""
+    """A device; ``unread`` is the reason for missing readings, ``reason`` that of a verdict without a finding."""
 
     name: str
     state: str
@@ -149,7 +149,7 @@ def _node_rows(now: CurrentReadings) -> Iterator[Row]:
         yield _row("Load", percent(load), f"of {number(processors, 6)} processors" if processors else "", load)
     uptime = now.value(NODE, "uptime_seconds")
     if uptime is not None:
-        yield _row("Up", _days(uptime), "since boot")
+        yield _row("Uptime", _days(uptime), "")
 
 
 def _accelerator_rows(device: Device, now: CurrentReadings, tones: dict[str, str]) -> Iterator[Row]:
@@ -157,7 +157,7 @@ def _accelerator_rows(device: Device, now: CurrentReadings, tones: dict[str, str
     yield from _power(device.id, now, tones)
     busy = now.reading(device.id, "utilization_ratio", "compute")
     if busy is not None:
-        yield _row("Busy", _said(busy, percent), "", _share(number_of(busy), 1.0))
+        yield _row("Utilization", _said(busy, percent), "", _share(number_of(busy), 1.0))
     used, total = now.reading(device.id, "memory_used_bytes"), now.value(device.id, "memory_total_bytes")
     if used is not None:
         yield _row(
@@ -202,7 +202,7 @@ def _temperature(device: str, now: CurrentReadings, tones: dict[str, str]) -> It
     for name in shown:
         limit = limits[name]
         yield _row(
-            "Heat" if len(shown) == 1 else f"Heat, {name}",
+            "Temperature" if len(shown) == 1 else f"Temperature, {name}",
             _said(found[name], lambda value: f"{value:.0f} °C"),
             "" if limit is None else f"limit {limit:.0f} °C",
             _share(number_of(found[name]), limit),
@@ -211,7 +211,7 @@ def _temperature(device: str, now: CurrentReadings, tones: dict[str, str]) -> It
 
 
 def _limit_of(device: str, sensor: str, value: float | None, now: CurrentReadings) -> float | None:
-    """Return the temperature at which the device slows itself down: from its own margin, else what it reports."""
+    """Return the temperature limit: temperature plus thermal margin, else the limit that the device reports."""
     margin = now.value(device, "temperature_margin_celsius", sensor)
     if margin is not None and value is not None:
         return value + margin
@@ -225,7 +225,7 @@ def _power(device: str, now: CurrentReadings, tones: dict[str, str]) -> Iterator
         cap = now.value(device, "power_limit_watts", drawn.part.name)
         said = _said(drawn, lambda value: f"{value:,.0f} W")
         share = _share(number_of(drawn), cap)
-        yield _row("Power", said, f"cap {cap:,.0f} W" if cap else "", share, tones.get("power", ""))
+        yield _row("Power", said, f"limit {cap:,.0f} W" if cap else "", share, tones.get("power", ""))
 
 
 def _clock(device: Device, now: CurrentReadings) -> Iterator[Row]:
@@ -239,7 +239,7 @@ def _clock(device: Device, now: CurrentReadings) -> Iterator[Row]:
 
 
 def _throttle(device: str, now: CurrentReadings, tones: dict[str, str]) -> Iterator[Row]:
-    """Yield what holds the clock down now, or for how long something did where only that is counted."""
+    """Yield the active throttle reasons, or the throttle time where only that is counted."""
     tone = tones.get("throttle", "")
     reasons = [reading for reading in now.readings(device, "throttle_active") if reading.part.name not in _NO_RESTRAINT]
     if reasons:
@@ -249,7 +249,7 @@ def _throttle(device: str, now: CurrentReadings, tones: dict[str, str]) -> Itera
         return
     seconds = _sum(device, "throttle_seconds", now)
     if seconds is not None:
-        yield _row("Throttled", duration(seconds), "in all", tone=tone)
+        yield _row("Throttled", duration(seconds), "in total", tone=tone)
 
 
 def _row(name: str, said: str, remark: str, ratio: float | None = None, tone: str = "") -> Row:
@@ -268,7 +268,7 @@ def _share(value: float | None, whole: float | None) -> float | None:
 
 
 def _tones(entries: Sequence[ListedFinding]) -> dict[str, str]:
-    """Return the outcome that colours each row: the worst of the findings that looked at what the row shows."""
+    """Return the outcome that colours each row: the worst finding on the reading of the row."""
     kinds = {PartKind.SENSOR: "temperature", PartKind.POWER_SCOPE: "power", PartKind.REASON: "throttle"}
     found: dict[str, str] = {}
     for entry in entries:
@@ -280,13 +280,13 @@ def _tones(entries: Sequence[ListedFinding]) -> dict[str, str]:
 
 
 def _unread(device: str, snapshot: Snapshot, now: CurrentReadings) -> str:
-    """Return why there are no figures of *device*; empty where there are."""
+    """Return why *device* has no readings; empty where it has."""
     failure, last = now.failure(device), now.last_read(device)
     if failure is not None:
         return f"{words(failure.kind.value)}: {failure.detail}"
     if last is None:
         return "not read yet"
-    return "" if now.is_read(device) else f"stale: read last {age(snapshot.time, last)}"
+    return "" if now.is_read(device) else f"stale: last read {age(snapshot.time, last)}"
 
 
 def _gravest(own: Sequence[tuple[int, ListedFinding]]) -> FindingLink | None:

@@ -1,4 +1,4 @@
-"""What the kernel log and the drivers told, counted: also what is no fault of the hardware."""
+"""Events of the kernel log and of drivers, counted; application events are included."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class EventsSection(msgspec.Struct, frozen=True):
 
 
 def events_section(snapshot: Snapshot, names: dict[str, str]) -> EventsSection | None:
-    """Return the section of events, the newest first; None where none was told."""
+    """Return the section of events, newest first; None without any event."""
     events = sorted(snapshot.events, key=lambda event: -event.last.wall_seconds)
     if not events:
         return None

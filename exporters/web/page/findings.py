@@ -1,4 +1,4 @@
-"""What was found and is not over: each with its value and limit, what to do, since when, and how it ends."""
+"""Findings that are not cleared, each with value, limit, action, time and clearing condition."""
 
 from __future__ import annotations
 
@@ -12,24 +12,26 @@ from nodevet.checks.engine.explanation import ACTIONS, ending
 from nodevet.exporters.format import age, amount, counted, moment, words
 
 MAXIMUM_FINDINGS = 60
-"""Findings that are written out; a machine with more has one trouble, and the API lists the rest."""
+"""Number of findings on the page; the API lists the rest."""
 
 LISTED_IN_FULL = 3
-"""So many things that could not be judged on one device are told one by one, more of them in one line."""
+"""Up to this number, unmeasured findings of a device are listed one by one; more share one line."""
 
 NAMED = 6
-"""Of more than those so many are named."""
+"""Number of codes that are named where there are more."""
 
 _GRAVITY = {Outcome.FAIL: 0, Outcome.UNMEASURED: 1, Outcome.WARN: 2}
+_MEASURED = {"temperature_margin_celsius": "Thermal margin"}
+"""Names of measured values that read like another quantity of the same unit."""
 _STATES = {
-    EpisodeState.PENDING: "seen, not confirmed yet",
+    EpisodeState.PENDING: "pending, not confirmed yet",
     EpisodeState.OPEN: "open",
     EpisodeState.ACKNOWLEDGED: "acknowledged",
 }
 
 
 class ListedFinding(msgspec.Struct, frozen=True, kw_only=True):
-    """A finding that is not over. ``state`` and ``first_seen`` are None for one that no episode confirms."""
+    """A finding that is not cleared. ``state`` and ``first_seen`` are None without an episode."""
 
     finding: Finding
     outcome: Outcome
@@ -70,7 +72,7 @@ class FindingItem(msgspec.Struct, frozen=True):
 
 
 class UnjudgedItem(msgspec.Struct, frozen=True):
-    """A device of which too much could not be judged to write all of it out."""
+    """A device with many unmeasured findings, listed in one line."""
 
     anchor: int
     device: str
@@ -78,7 +80,7 @@ class UnjudgedItem(msgspec.Struct, frozen=True):
 
 
 class FindingsSection(msgspec.Struct, frozen=True):
-    """The section of findings; ``nothing`` says what it rests on that there are none."""
+    """The section of findings; ``nothing`` is the text of a section without findings."""
 
     items: tuple[FindingItem, ...]
     unjudged: tuple[UnjudgedItem, ...]
@@ -87,7 +89,7 @@ class FindingsSection(msgspec.Struct, frozen=True):
 
 
 def listed_findings(snapshot: Snapshot) -> tuple[ListedFinding, ...]:
-    """Return what is not over, and what the last look did not pass without confirming it; gravest first."""
+    """Return findings that are not cleared, and unconfirmed ones of the last round; gravest first."""
     lasting = [episode for episode in snapshot.episodes if episode.state is not EpisodeState.CLEARED]
     keys = {episode.key for episode in lasting}
     entries = [_from_episode(episode) for episode in lasting]
@@ -113,9 +115,9 @@ def findings_section(snapshot: Snapshot, entries: Sequence[ListedFinding], names
 def _nothing(snapshot: Snapshot) -> str:
     ran = [run for run in snapshot.checks if run.success]
     if not ran:
-        return "No check has run yet, so nothing is known."
+        return "No check has run yet."
     passed = sum(run.outcomes.get(Outcome.PASS.value, 0) for run in ran)
-    return f"None. {counted(len(ran), 'check')} made {counted(passed, 'comparison')}, and every one passed."
+    return f"None. {counted(len(ran), 'check')} ran, {counted(passed, 'comparison')} passed."
 
 
 def _from_episode(episode: Episode) -> ListedFinding:
@@ -145,7 +147,7 @@ def _word(episode: Episode) -> str:
 def _grouped(
     entries: Sequence[ListedFinding],
 ) -> tuple[list[tuple[int, ListedFinding]], list[tuple[str, list[int]]]]:
-    """Return what is told one by one with its place among *entries*, and by device the places that share a line."""
+    """Return the findings that are listed one by one with their places, and by device the places that share a line."""
     unjudged: dict[str, list[int]] = {}
     for place, entry in enumerate(entries):
         if entry.state is None and entry.outcome is Outcome.UNMEASURED:
@@ -172,18 +174,19 @@ def _item(place: int, entry: ListedFinding, now: Instant, names: dict[str, str])
 def _facts(entry: ListedFinding, now: Instant) -> Iterable[Fact]:
     finding, limit = entry.finding, entry.finding.limit
     if finding.value is not None and not isinstance(finding.value, bool):
-        yield Fact("Measured", amount(finding.value, finding.unit))
+        name = _MEASURED.get(next(iter(finding.evidence), ""), "Measured")
+        yield Fact(name, amount(finding.value, finding.unit))
     if limit is not None:
         yield Fact("Limit", f"{limit.op} {amount(limit.value, limit.unit)}", limit.source)
     if finding.action is not Action.NONE:
-        yield Fact("What to do", ACTIONS[finding.action.value], is_strong=True)
+        yield Fact("Action", ACTIONS[finding.action.value], is_strong=True)
     if entry.first_seen is not None:
         times = "" if entry.count == 1 else f" {entry.count:,} times,"
         last = f"{age(now, entry.first_seen)}; seen{times} last {age(now, entry.last_seen)}"
         yield Fact("Since", moment(entry.first_seen), last)
     elif entry.last_seen is not None:
         yield Fact("Seen", age(now, entry.last_seen))
-    yield Fact("How it clears", ending(finding.clearing, finding.action), is_long=True)
+    yield Fact("Clears on", ending(finding.clearing, finding.action), is_long=True)
     if entry.word:
         yield Fact("Acknowledged", entry.word)
     if entry.note:
@@ -191,7 +194,7 @@ def _facts(entry: ListedFinding, now: Instant) -> Iterable[Fact]:
 
 
 def _state(entry: ListedFinding) -> str:
-    said = "not confirmed: the verdict does not rest on it" if entry.state is None else _STATES[entry.state]
+    said = "not confirmed, not part of the verdict" if entry.state is None else _STATES[entry.state]
     if entry.flapping:
         said += f", flapping, {entry.flapping:,} times"
     return f"{said}, {words(entry.finding.fault_class.value)} fault"

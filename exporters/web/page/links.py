@@ -1,4 +1,4 @@
-"""The heat map of links: a square per link, or per pair of devices where every link tells its peer."""
+"""The map of links: a square for each link, or for each pair of devices where every link reports its peer."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class _Square(msgspec.Struct, frozen=True):
 
 
 class Cell(msgspec.Struct, frozen=True):
-    """A cell of the map: its classes, its words, its sign, and what it shows when it is pointed at."""
+    """A cell of the map: CSS classes, text, sign and tooltip."""
 
     classes: str
     words: str
@@ -49,7 +49,7 @@ class LinkRow(msgspec.Struct, frozen=True):
 
 
 class LinkMap(msgspec.Struct, frozen=True):
-    """The links of one vendor's devices; ``corner`` says what rows and columns are."""
+    """The links of one vendor's devices; ``corner`` names the rows and columns."""
 
     caption: str
     corner: str
@@ -60,7 +60,7 @@ class LinkMap(msgspec.Struct, frozen=True):
 def link_maps(
     snapshot: Snapshot, entries: Sequence[ListedFinding], names: dict[str, str], now: CurrentReadings
 ) -> tuple[LinkMap, ...]:
-    """Return a map per vendor whose devices have links."""
+    """Return a map for each vendor whose devices have links."""
     found = {(entry.finding.device, entry.finding.part.index) for entry in entries if _on_link(entry)}
     linked: dict[str, list[Device]] = {}
     for device in snapshot.devices:

@@ -44,7 +44,7 @@ _AGE = Verbatim("\0age\0")
 
 
 class _Variant(msgspec.Struct, frozen=True):
-    """What a page of one Snapshot may differ in: whether it is stale, has a report, and refreshes itself."""
+    """Variant of the page of one Snapshot: stale or not, with a report or not, refreshing or not."""
 
     stale: str
     report: bool
@@ -79,7 +79,7 @@ class StatusPage:
     """Renders a Snapshot once per variant and hands the same text out until another Snapshot comes."""
 
     def __init__(self, now: Callable[[], Instant]) -> None:
-        """Start with nothing rendered; *now* tells the time by which a judgement grows old."""
+        """Start with nothing rendered; *now* gives the time by which a verdict becomes stale."""
         self._now = now
         folder = Path(__file__).parent
         self._style = Verbatim((folder / "page.css").read_text(encoding="utf-8"))
@@ -99,7 +99,7 @@ class StatusPage:
         now = self._now()
         variant = _Variant(staleness(snapshot, now, complaint), report, still)
         if not self._lock.acquire(timeout=PATIENCE_SECONDS):
-            raise BusyError(f"the page is being made since more than {PATIENCE_SECONDS:g} s")
+            raise BusyError(f"the page was not rendered within {PATIENCE_SECONDS:g} s")
         try:
             if snapshot is not self._snapshot:
                 self._snapshot = snapshot
@@ -113,7 +113,7 @@ class StatusPage:
         return page.replace(_AGE, age(now, snapshot.time)).encode()
 
     def headers(self, snapshot: Snapshot, *, still: bool = False) -> dict[str, str]:
-        """Return the headers of the page: what it may load, which is its own style, and when it is asked for again."""
+        """Return the headers of the page: content security policy and refresh interval."""
         policy = (
             f"default-src 'none'; style-src '{self._style_digest}'; img-src data:; "
             "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"

@@ -1,4 +1,4 @@
-"""The head of the page: what the node is, whether this is still true, and what to do."""
+"""The head of the page: verdict, staleness and action."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ from .findings import ListedFinding
 
 STALE_ROUNDS = 3
 STALE_MINIMUM_SECONDS = 30.0
-"""A judgement older than both is history: the agent judges every round, whether anything changed or not."""
+"""A verdict older than both is stale: the agent judges in every round."""
 
 MOST_ENDS = 5
-"""So many ends of acknowledgements are told one by one: the verdict stands below them."""
+"""Number of expiring acknowledgements that are listed one by one above the verdict."""
 
 _KINDS = {DeviceKind.ACCELERATOR: "GPU", DeviceKind.CPU: "CPU", DeviceKind.NIC: "NIC"}
 
 
 def staleness(snapshot: Snapshot, now: Instant, complaint: str | None) -> str:
-    """Return why *snapshot* does not say what is true *now*, or an empty string while it does."""
+    """Return why *snapshot* is stale *now*, or an empty string while it is current."""
     seconds = now.seconds_since(snapshot.time)
     if seconds is None:
-        return "this was judged before the last boot"
+        return "the last verdict is from before the last boot"
     longest = max(STALE_MINIMUM_SECONDS, STALE_ROUNDS * snapshot.agent.interval_seconds)
     if seconds > longest:
-        return f"the last judgement is older than {duration(longest)}"
+        return f"the last verdict is older than {duration(longest)}"
     return complaint or ""
 
 
 class Banner(msgspec.Struct, frozen=True):
-    """What a reader must know before anything else: a kind that colours it, a strong word, and the rest."""
+    """A notice above the verdict: its kind (a colour), a strong word, and the text."""
 
     kind: str
     strong: str
@@ -54,7 +54,7 @@ class Banner(msgspec.Struct, frozen=True):
 
 
 class VerdictSection(msgspec.Struct, frozen=True):
-    """The verdict with its reason, its remedy, and what it rests on."""
+    """The verdict with its reason, action and evidence."""
 
     state: str
     reason: str
@@ -65,25 +65,25 @@ class VerdictSection(msgspec.Struct, frozen=True):
 def banners(snapshot: Snapshot, stale: str) -> Iterator[Banner]:
     """Yield the banners above the verdict."""
     if snapshot.simulated:
-        said = "Simulated node. Nothing on this page was measured on hardware; it never gates or drains."
+        said = "Simulated node. No value on this page was measured on hardware; the node never gates or drains."
         yield Banner("simulated", said)
     if stale:
-        said = f"{stale[:1].upper()}{stale[1:]}. Everything below is what was true then: look at the agent's log."
+        said = f"{stale[:1].upper()}{stale[1:]}. All values below are from that time: read the agent's log."
         yield Banner("stale", "Stale.", said)
     released = [reader.backend for reader in snapshot.readers if reader.state is ReaderState.RELEASED]
     if released:
-        said = f"Devices of {', '.join(released)} are closed on request and not read meanwhile."
+        said = f"Devices of {', '.join(released)} are released (nodevet release) and not read."
         yield Banner("note", "Released.", said)
     for said in (*_ends(snapshot), *_covering(snapshot)):
         yield Banner("note", "Acknowledgement.", said)
     if snapshot.agent.stopping:
-        yield Banner("note", "Stopping.", "The agent is ending; this page ends with it.")
+        yield Banner("note", "Stopping.", "The agent is stopping; this page ends with it.")
     elif not snapshot.agent.ready:
         yield Banner("note", "Starting.", "The first round of reading is not complete.")
 
 
 def _ends(snapshot: Snapshot) -> Iterator[str]:
-    """Yield which acknowledgements end or have ended, the earliest first, and what to type."""
+    """Yield the acknowledgements that expire soon or have expired, earliest first, with the command to renew them."""
     ends = [
         (episode.until.wall_seconds, episode.key, episode.until, episode.expired is not None, is_covering(episode))
         for episode in (*snapshot.episodes, *snapshot.covered)
@@ -99,7 +99,7 @@ def _ends(snapshot: Snapshot) -> Iterator[str]:
 
 
 def _covering(snapshot: Snapshot) -> Iterator[str]:
-    """Yield which acknowledgements cover the return of what is not seen now, those that end last first."""
+    """Yield the acknowledgements that cover the return of cleared faults, latest expiry first."""
     words = longest_first(snapshot.covered)
     for episode in words[:MOST_ENDS]:
         key, device = episode.key, next((each for each in snapshot.devices if each.id == episode.key.device), None)
@@ -107,11 +107,11 @@ def _covering(snapshot: Snapshot) -> Iterator[str]:
         part = "" if key.part == WHOLE else f", {key.part}"
         yield f"{key.code} on {where}{part} is not seen now, and its return is covered: {person_words(episode)}"
     if len(words) > MOST_ENDS:
-        yield f"{number(len(words) - MOST_ENDS)} more cover what is not seen now: see nodevet status."
+        yield f"{number(len(words) - MOST_ENDS)} more cover faults that are cleared now: see nodevet status."
 
 
 def verdict_section(snapshot: Snapshot, entries: Sequence[ListedFinding], stale: str) -> VerdictSection:
-    """Return the verdict with its reason and remedy; of a stale one only that it is not known any more."""
+    """Return the verdict with its reason and action; a stale verdict is unknown."""
     verdict = snapshot.verdict
     state = State.UNKNOWN.value if stale else verdict.state.value
     reason = f"stale; the last verdict was {verdict.state.value}: {verdict.reason}" if stale else verdict.reason
@@ -120,7 +120,7 @@ def verdict_section(snapshot: Snapshot, entries: Sequence[ListedFinding], stale:
 
 
 def _since(snapshot: Snapshot, entries: Sequence[ListedFinding]) -> Iterator[str]:
-    """Yield since when the verdict stands, as far as an episode tells, and how old what it rests on is."""
+    """Yield the start of the verdict, by its episodes, and the age of its oldest sample."""
     verdict = snapshot.verdict
     keys = set(verdict.episodes)
     opened = [entry.first_seen for entry in entries if entry.finding.key in keys and entry.first_seen is not None]
@@ -130,29 +130,29 @@ def _since(snapshot: Snapshot, entries: Sequence[ListedFinding]) -> Iterator[str
     oldest = verdict.oldest_evidence
     seconds = None if oldest is None else snapshot.time.seconds_since(oldest)
     if seconds is not None:
-        yield f"rests on readings up to {duration(seconds)} old"
+        yield f"oldest sample {duration(seconds)} old"
     match reach(snapshot, verdict):
         case "hard":
             yield "closes the gate"
         case "refused":
             yield "the driver refuses every accelerator: closes the gate where on_driver_refusal=fail"
         case "unpermitted" if not gating(snapshot, verdict):
-            yield "the driver refuses every accelerator, in too few looks yet: the gate stays open"
+            yield "the driver refuses every accelerator, in too few samples yet: the gate stays open"
         case "unpermitted":
-            fault = "a hard fault" if verdict.hard else "the driver refuses every accelerator"
-            yield f"{fault}, without a permit: the gate stays open: {snapshot.agent.permit.why}"
+            fault = "hard fault" if verdict.hard else "the driver refuses every accelerator"
+            yield f"{fault}, no permit: the gate stays open: {snapshot.agent.permit.why}"
         case "observed" if not snapshot.simulated:
-            fault = "a hard fault" if verdict.hard else "an accelerator that cannot be read"
-            how = "that may only be observed" if verdict.hard else "which is acknowledged or may only be observed"
-            yield f"{fault} {how}: the gate stays open"
+            fault = "hard fault" if verdict.hard else "unreadable accelerator"
+            how = "mode is observe" if verdict.hard else "acknowledged, or mode is observe"
+            yield f"{fault}, {how}: the gate stays open"
 
 
 def tallies(snapshot: Snapshot, entries: Sequence[ListedFinding]) -> tuple[tuple[str, str, str], ...]:
-    """Return the node in four figures: the name of each, the figure, and a remark about it."""
+    """Return four figures of the node: name, figure and remark."""
     return (
         ("Devices", *_devices(snapshot)),
         ("Findings", *_findings(snapshot, entries)),
-        ("Matrix products verified", *_verified(snapshot)),
+        ("GEMMs verified", *_verified(snapshot)),
         ("Readings", *_readings(snapshot)),
     )
 
@@ -174,7 +174,7 @@ def _devices(snapshot: Snapshot) -> tuple[str, str]:
     known = len(
         {episode.key.device for episode in snapshot.episodes if is_word(episode)} & {each.id for each in devices}
     )
-    beside += [f"{known} with what a person acknowledged"] if known else []
+    beside += [f"{known} with acknowledged findings"] if known else []
     return figure, ", ".join(beside)
 
 
@@ -193,20 +193,20 @@ def _verified(snapshot: Snapshot) -> tuple[str, str]:
     verified = sum(int(result.metric("gemms_verified") or 0) for result in snapshot.results)
     wrong = sum(int(result.metric("mismatches") or 0) for result in snapshot.results)
     if not snapshot.results:
-        return "none", "no load has run"
-    told = f"{wrong:,} wrong" if verified or wrong else "nothing was proved"
+        return "none", "no burn-in has run"
+    told = f"{wrong:,} wrong" if verified or wrong else "nothing verified"
     before = 0 if wrong else sum(shown.wrong for _, shown in standing_wrong(snapshot.episodes))
-    told += f", {before:,} wrong in an earlier load" if before else ""
+    told += f", {before:,} wrong in an earlier burn-in" if before else ""
     return number(verified) if verified else "none", f"{told}, {age(snapshot.time, snapshot.results[-1].ended)}"
 
 
 def _readings(snapshot: Snapshot) -> tuple[str, str]:
-    """Return how many readings are at hand, and of how many a value was expected and not had."""
+    """Return the number of readings, and how many could not be read."""
     total = Counter(reading.status.value for sample in snapshot.samples for reading in sample.readings)
     failures = sum(sample.failure is not None for sample in snapshot.samples)
     missed = sum(count for status, count in total.items() if status not in ("ok", "unsupported"))
     beside = [f"{missed:,} could not be read"] if missed else []
     beside += [f"{counted(failures, 'group')} failed"] if failures else []
     if not total and not failures:
-        return "none", "nothing was read yet"
-    return number(total["ok"]), ", ".join(beside) or ("all that were asked for" if total["ok"] else "")
+        return "none", "no reading yet"
+    return number(total["ok"]), ", ".join(beside) or ("no read error" if total["ok"] else "")
