@@ -535,8 +535,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     that are not cleared; ``results`` the last of each workload and device; ``events`` counts what the kernel log and
     the drivers told, also what is no fault of the hardware; ``refusals`` are those of each accelerator by its driver.
     ``covered`` are faults that are over and whose acknowledgement still covers their return; ``names`` gives their ids
-    of now to devices that had another one before, as far as this agent has seen. ``on_bus`` are the accelerators that
-    only the PCI bus shows now, also where ``devices`` has the name that is remembered of one.
+    of now to devices that had another one before, as far as this agent has seen. ``on_bus`` are the accelerators as
+    the PCI bus shows them now, also where ``devices`` has what their own reader tells, or told last.
     """
 
     generation: int
