@@ -80,6 +80,71 @@ def test_a_node_that_nobody_made_is_missing_while_its_module_is_loaded(
     assert ("nvidiactl is missing, although the module nvidia is loaded" in said) is is_missing
 
 
+def driven(modules: Path, backend: str, *, boards: bool = True, rendered: bool = True) -> Path:
+    """Return the *modules* of a kernel whose driver of *backend* has two *boards*, which it *rendered* if amdgpu's."""
+    name = {"nvidia": "nvidia", "amd": "amdgpu"}[backend]
+    (modules / name / "drivers").mkdir(parents=True)
+    driver = modules / "bus" / name
+    driver.mkdir(parents=True)
+    (modules / name / f"drivers/pci:{name}").symlink_to(driver)
+    for slot in range(2 if boards else 0):
+        board = modules / f"devices/0000:{slot:02x}:00.0"
+        (board / (f"drm/renderD{128 + slot}" if rendered else "power")).mkdir(parents=True)
+        (driver / board.name).symlink_to(board)
+    (driver / "new_id").touch()
+    return modules
+
+
+@pytest.mark.parametrize(
+    ("backend", "there", "boards", "rendered", "missing"),
+    [
+        ("nvidia", ("nvidiactl",), True, False, "nvidia[0-9]*"),
+        ("nvidia", ("nvidiactl", "nvidia-uvm", "nvidia-modeset"), True, False, "nvidia[0-9]*"),
+        ("nvidia", ("nvidiactl", "nvidia1"), True, False, ""),
+        ("nvidia", ("nvidiactl",), False, False, ""),
+        ("amd", ("kfd",), True, True, "dri/renderD*"),
+        ("amd", ("kfd", "dri/card0"), True, True, "dri/renderD*"),
+        ("amd", ("kfd", "dri/renderD128"), True, True, ""),
+        ("amd", ("kfd",), True, False, ""),
+        ("amd", ("kfd",), False, True, ""),
+    ],
+)
+def test_nodes_of_boards_that_nobody_gave_this_program_are_missing(
+    tmp_path: Path, backend: str, there: tuple[str, ...], boards: bool, rendered: bool, missing: str
+) -> None:
+    """A container without any, a unit with a /dev of its own: the gate closed for boards that served every job.
+
+    A driver that drives no board has none to make a node for: that is its word.
+    """
+    modules = driven(tmp_path / "modules", backend, boards=boards, rendered=rendered)
+    said = closed_nodes(backend, made(tmp_path / "dev", *there), modules)
+    if not missing:
+        assert said == ""
+        return
+    assert f"{missing} is missing, although the module" in said
+    assert "drives 2 boards: the driver was not asked" in said
+
+
+@pytest.mark.parametrize(("backend", "there"), [("nvidia", "nvidiactl"), ("amd", "kfd")])
+@pytest.mark.parametrize("kind", sorted(REFUSALS))
+def test_a_library_without_the_nodes_of_its_boards_neither_refuses_nor_lists_none(
+    tmp_path: Path, backend: str, there: str, kind: FailureKind
+) -> None:
+    """That there is no device was hard until the next boot, with a reboot for a next step."""
+    bench = Bench(tmp_path)
+    (tmp_path / "proc").mkdir()
+    modules = driven(tmp_path / "modules", backend)
+    around = Surroundings(tmp_path / "proc", tmp_path, devices=made(tmp_path / "dev", there), modules=modules)
+    blame = Blame(backend, bench.clock, around, Heartbeat(bench.clock, bench.selector))
+    told = blame.of_all(cast(Child, SimpleNamespace(tight_limit="")), Failure(kind, "for a test", of_driver=True))
+    bench.close()
+    is_unasked = kind is not FailureKind.VERSION_MISMATCH  # of a whole library, "lost" is an error like any
+    assert told.of_driver is not is_unasked
+    if is_unasked:
+        assert told.kind is FailureKind.ERROR
+        assert "PrivateDevices=" in told.detail
+
+
 def test_an_agent_without_a_descriptor_left_excuses_nobody_and_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, closed: set[str]
 ) -> None:

@@ -191,3 +191,13 @@ def test_boards_that_are_only_remembered_are_refused_by_nobody() -> None:
     running.restart()
     running.judge(reader("nvidia"))
     assert boards_of(running.snapshot) == ()
+
+
+@pytest.mark.parametrize("vendor", VENDORS)
+def test_boards_that_are_lent_while_the_agent_lives_are_refused_by_nobody(vendor: str) -> None:
+    """Its reader knows them yet, so that their names hid from the agent which driver the bus shows now."""
+    node = Node(vendor)
+    node.look()
+    node.bound_to = "vfio-pci"
+    assert set(node.refuse(msgspec.structs.replace(INIT, kind=FailureKind.NO_DEVICES))) == {"soft"}
+    assert boards_of(node.snapshot) == ()

@@ -320,7 +320,7 @@ class Blame:
             want = self._surroundings.unasked(self._backend, failure.kind)
         if not want:
             return failure
-        kind = FailureKind.ERROR if failure.kind is FailureKind.NO_DRIVER else failure.kind
+        kind = FailureKind.ERROR if failure.kind in SAID_WITHOUT_ASKING else failure.kind
         return msgspec.structs.replace(failure, kind=kind, detail=f"{failure.detail}; {want}", of_driver=False)
 
     # A process that ended.

@@ -2,8 +2,9 @@
 
 Libraries tell that in the words of a dead driver: NVML as an unknown error, AMD SMI as a failed initialization. The
 group of devices of a unit that started before the driver was loaded refuses, that of a container after a
-daemon-reload, a mode, a profile, or nobody made the node. The agent opens none of them, because that takes time and
-may hang. Nor does a library ask that finds no driver while the kernel has it at work: it is a stub, or looks elsewhere.
+daemon-reload, a mode, a profile, or nobody made the node: a container was given none, a unit has a /dev of its own. The
+agent opens none of them, because that takes time and may hang. Nor does a library ask that finds no driver while the
+kernel has it at work: it is a stub, or looks elsewhere.
 """
 
 from __future__ import annotations
@@ -26,6 +27,11 @@ STEP = (
     "when it starts (systemctl restart nodevet); in a container at what it was given, and start it anew"
 )
 
+MISSING_STEP = (
+    "the driver was not asked. Look whether the host has it: if so, at PrivateDevices= of the unit, or at what the "
+    "container was given, and start it anew; if not, have it made (nvidia-modprobe, udev)"
+)
+
 PROFILE_STEP = (
     "the driver was not asked. Look for a profile that refuses it (AppArmor; journalctl -k), and for nodev where /dev "
     "is mounted"
@@ -38,11 +44,15 @@ STUB_STEP = (
 
 
 class NodeRow(msgspec.Struct, frozen=True):
-    """Device nodes of which the library of a backend needs one; with its kernel ``module`` they are there at all."""
+    """Device nodes of which the library of a backend needs one; with its kernel ``module`` they are there at all.
+
+    ``boards``, below the module's folder in sysfs, are those whose nodes they are; empty for the driver's own node.
+    """
 
     backend: str
     nodes: str
     module: str
+    boards: str
     source: str
 
 
@@ -54,8 +64,11 @@ def closed_nodes(backend: str, devices: Path, modules: Path) -> str:
         there = _found(devices, row.nodes)
         if there and not any(os.access(path, os.R_OK | os.W_OK, effective_ids=True) for path in there):
             return f"this program may not open {there[0]}: {STEP}"
-        if not there and row.module and (modules / row.module).exists():
-            return f"{devices / row.nodes} is missing, although the module {row.module} is loaded: {STEP}"
+        module = modules / row.module
+        boards = _found(module, row.boards) if not there and row.boards else []
+        if not there and (boards or not row.boards) and module.exists():
+            has = f"drives {len(boards)} boards" if row.boards else "is loaded"
+            return f"{devices / row.nodes} is missing, although the module {row.module} {has}: {MISSING_STEP}"
     return ""
 
 

@@ -510,8 +510,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     are not cleared; ``results`` the latest of each workload and device; ``events`` counts the events of kernel log and
     drivers, also those that are no hardware fault; ``refusals`` are the driver's, by accelerator.
     ``covered`` are faults that are over and whose acknowledgement still covers their return; ``names`` maps former
-    device ids to present ones, as far as this agent has seen. ``on_bus`` are the accelerators that only the PCI bus
-    shows now, also where ``devices`` has a remembered one.
+    device ids to present ones, as far as this agent has seen. ``on_bus`` are the accelerators as the PCI bus shows
+    them now, also where ``devices`` has the one that its own reader lists or listed last.
     """
 
     generation: int

@@ -519,7 +519,7 @@ class Engine:
             covered=covered,
             names=self._renamed,
             refusals=self._refusals,
-            on_bus=tuple(board for board in view.of_kind(DeviceKind.ACCELERATOR) if board.backend == "host"),
+            on_bus=tuple(page for page in self._devices.get("host", ()) if page.kind is DeviceKind.ACCELERATOR),
         )
         self._refusals = self._step("refusals", partial(counted, snapshot), lambda: self._refusals)
         return msgspec.structs.replace(snapshot, refusals=self._refusals)
