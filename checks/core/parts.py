@@ -24,6 +24,8 @@ class PartKind(StrEnum):
     POWER_SCOPE = "power_scope"
     ENGINE = "engine"
 
+    __hash__ = str.__hash__  # that of an enumeration is Python, and findings are looked up by their part
+
 
 PART_NAMES: dict[PartKind, frozenset[str]] = {
     PartKind.DEVICE: frozenset({""}),
