@@ -54,6 +54,11 @@ def raising(check: Check, bad: Callable[[View], bool]) -> Check:
     return msgspec.structs.replace(check, judge=judge)
 
 
+def of_a_site(check: Check, judge: Judge) -> Check:
+    """Return *check* as one of a site that judges by *judge*."""
+    return msgspec.structs.replace(check, judge=judge, module="of.a.site")
+
+
 def configured(check: Check) -> ConfiguredCheck:
     """Return *check* with its default policy."""
     return ConfiguredCheck(check, check.policy())
@@ -232,7 +237,7 @@ def test_a_finding_that_cannot_be_kept_or_shown_costs_its_check(field: str) -> N
         for finding in named("thermal").judge(view, policy):
             yield msgspec.structs.replace(finding, **{field: MALFORMED[field]})
 
-    checks = [msgspec.structs.replace(entry, judge=judge) if entry.name == "thermal" else entry for entry in discover()]
+    checks = [of_a_site(entry, judge) if entry.name == "thermal" else entry for entry in discover()]
     others = {f.key: f.outcome for entry in discover() if entry.name != "thermal" for f in findings_of(entry)}
     engine = engine_of(checks)
     for _ in range(2):
@@ -252,7 +257,7 @@ def test_an_outcome_by_its_word_is_that_outcome() -> None:
         for finding in check.judge(view, policy):
             yield msgspec.structs.replace(finding, outcome=str(finding.outcome))
 
-    assert findings_of(msgspec.structs.replace(check, judge=judge)) == findings_of(check)
+    assert findings_of(of_a_site(check, judge)) == findings_of(check)
 
 
 STEPS = {

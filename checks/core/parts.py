@@ -26,6 +26,8 @@ class PartKind(StrEnum):
     POWER_SCOPE = "power_scope"
     ENGINE = "engine"
 
+    __hash__ = str.__hash__  # that of an enumeration is Python, and findings are looked up by their part
+
 
 class _Names(msgspec.Struct, frozen=True):
     """A row of ``parts.csv``: what parts of a kind may be called."""

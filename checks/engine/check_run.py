@@ -131,7 +131,7 @@ class _Tries:
 
     def __init__(self, configured: ConfiguredCheck, view: View) -> None:
         self._armed = configured
-        self._bare = msgspec.structs.replace(view, events=(), results=(), samples={})
+        self._bare = msgspec.structs.replace(view, events=(), results=(), samples={}, reuse=None)
         self._left = MOST_TRIES
 
     @property
@@ -157,8 +157,9 @@ def run_check(configured: ConfiguredCheck, view: View, seconds: float = LONGEST_
         return _run(configured, view)
     if seconds <= 0.0:
         return Ran(error=NOT_ASKED)
+    anew = msgspec.structs.replace(view, reuse=None)  # it may look at anything
     try:
-        return within(seconds, partial(_run, configured, view))
+        return within(seconds, partial(_run, configured, anew))
     except Overrun as error:
         together = f"the checks of a site have {LONGEST_SECONDS:g} s together"
         return Ran(error=f"{error} ({together}); it is asked again ever later", overran=True)
@@ -180,6 +181,7 @@ def _run(configured: ConfiguredCheck, view: View) -> Ran:
         events=_without(view.events, events),
         results=_without(view.results, results),
         samples=_replaced(view.samples, mended),
+        reuse=None,
     )
     again = attempt(partial(_judged, configured, rest))
     if isinstance(again, Bug) or tries.exhausted or not (events or results or samples):
@@ -209,14 +211,11 @@ def nothing_found(check: Check, error: str) -> Finding:
 
 def runs_again(check: Check, ran: Ran, episodes: Iterable[Episode]) -> tuple[Finding, ...]:
     """Return what ends the findings that *check* could not run, or not judge something that it now can."""
-    if ran.error:
+    told = [episode for episode in episodes if episode.key.code == CHECK_ERROR and episode.check == check.name]
+    if ran.error or not told:
         return ()
     standing = {finding.key for finding in ran.findings}
-    return tuple(
-        _over(episode, f"check {check.name} runs again")
-        for episode in episodes
-        if episode.key.code == CHECK_ERROR and episode.check == check.name and episode.key not in standing
-    )
+    return tuple(_over(episode, f"check {check.name} runs again") for episode in told if episode.key not in standing)
 
 
 def _over(episode: Episode, message: str) -> Finding:
@@ -274,12 +273,14 @@ def tally(findings: Iterable[Finding]) -> dict[str, int]:
 
 
 def _judged(configured: ConfiguredCheck, view: View) -> tuple[Finding, ...]:
-    """Return what the check finds; raise whatever it raises, and what `_sound` does.
+    """Return what the check finds; raise whatever it raises, and of one of a site what `sound` does.
 
     One that ends its process, as a script does, ends itself, and so does one that finds too much: RuntimeError.
     """
     try:
-        found = tuple(map(_sound, islice(configured.check.judge(view, configured.policy), MOST_FINDINGS + 1)))
+        found = tuple(islice(configured.check.judge(view, configured.policy), MOST_FINDINGS + 1))
+        if not configured.check.is_own:
+            found = tuple(map(sound, found))
     except (SystemExit, GeneratorExit) as error:
         raise RuntimeError(f"raised {type(error).__name__}: {error}") from error
     if len(found) > MOST_FINDINGS:
@@ -287,10 +288,11 @@ def _judged(configured: ConfiguredCheck, view: View) -> tuple[Finding, ...]:
     return found
 
 
-def _sound(finding: object) -> Finding:
+def sound(finding: object) -> Finding:
     """Return *finding* with each field of its type. Raises TypeError, or what msgspec says of a field.
 
-    Nothing checks fields when a finding is made. One that cannot be kept or shown would cost every other one.
+    Nothing checks fields when a finding is made. One that cannot be kept or shown would cost every other one. The types
+    of our own checks are checked before a release.
     """
     if not isinstance(finding, Finding):
         raise TypeError(f"yielded {type(finding).__name__}, not Finding")

@@ -37,6 +37,8 @@ def counted_once(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     findings = tuple(findings)
     lost = {device for device, finding in _causes(findings).items() if finding.outcome is Outcome.FAIL}
     lost |= parts_lost(findings).keys()
+    if not lost:
+        return findings
     return tuple(
         msgspec.structs.replace(finding, required=False) if _follows(finding, lost) else finding for finding in findings
     )
@@ -48,6 +50,8 @@ def shown_once(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     parts = parts_lost(findings)
     causes = {device: finding for device, finding in _causes(findings).items() if device not in parts}
     lost = causes.keys() | parts.keys()
+    if not lost:
+        return findings
     return tuple(
         finding for finding in findings if causes.get(finding.device) is finding or not _follows(finding, lost)
     )
@@ -109,7 +113,7 @@ def _with_parts(findings: tuple[Finding, ...], boards: Mapping[str, Device]) -> 
     for board, names in parts.items():
         said = f"{lost[board].message}; its parts are lost with it: {', '.join(names)}"
         told[lost[board].key] = msgspec.structs.replace(lost[board], message=said)
-    return tuple(told.get(finding.key, finding) for finding in findings)
+    return tuple(told.get(finding.key, finding) for finding in findings) if told else findings
 
 
 # ---- Links whose other end is lost ----------------------------------------------------------------------------

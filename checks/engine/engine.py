@@ -63,6 +63,7 @@ from .overflow import without_those_not_kept
 from .refusal import counted
 from .renamed import COMMANDS
 from .retest import LatestResults
+from .reuse import Reuse
 from .seen_events import SeenEvent, SeenEvents
 from .standing import not_judged
 from .tally import Counts, count_events
@@ -111,12 +112,13 @@ class Engine:
         modes: Modes | None = None,
         simulated: bool = False,
         guard: Guard | None = None,
+        reuses: bool = True,
     ) -> None:
         """Start with nothing known. *clock* gives the present moment; *cadences* are keyed by (backend, group).
 
         *partial* says that only some checks were asked for, so that a device which none of them judges does not count.
         A *simulated* node is so from its first snapshot on, before any sample has said it. *guard* runs the steps of a
-        judgement that it can do without.
+        judgement that it can do without. What stands of the round before is not judged again where it *reuses*.
         """
         self._guard = guard or Guard(lambda _line: None)
         self._partial = partial
@@ -146,6 +148,7 @@ class Engine:
         self._deduplicator = Deduplicator()
         self._seen_events = SeenEvents()
         self._rests = Rests()
+        self._reuse = Reuse() if reuses else None
         self._faults: tuple[PartFault, ...] = ()
         self._ledger = Ledger()
         self._untold: tuple[Episode, ...] = ()
@@ -256,8 +259,8 @@ class Engine:
         added = partial(count_events, self._counts, self._events, view)
         counts = self._step("counts of events", added, lambda: self._counts)
         runs, found = self._run_checks(view)
-        again = {finding.key for finding in found}
-        waiting = (finding for finding in self._unfolded if finding.key not in again)
+        again = {finding.key for finding in found} if self._unfolded else set()
+        waiting = tuple(finding for finding in self._unfolded if finding.key not in again)
         self._unfolded = ()
         told = (*found, *waiting, *self._own_faults())
         every = self._step("ends of links", partial(joined, told, present, self._memory), lambda: told)
@@ -414,9 +417,12 @@ class Engine:
             results=self._results.everything,
             required=MappingProxyType(owed(present, self._samples.values())),
             kernel_log=self._kernel_log,
+            reuse=self._reuse,
         )
 
     def _run_checks(self, view: View) -> tuple[tuple[CheckRun, ...], tuple[Finding, ...]]:
+        if self._reuse is not None:
+            self._reuse.turn()
         runs: list[CheckRun] = []
         everything: list[Finding] = []
         for configured in self._checks:

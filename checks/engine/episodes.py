@@ -134,10 +134,11 @@ def fold(ledger: Ledger, findings: Iterable[Finding], evidence: Evidence) -> tup
     before = {episode.key: episode for episode in ledger.episodes}
     work = _begun(ledger, before, evidence)
     replaced = _take_replaced(work)
+    devices = (*evidence.devices, *evidence.remembered)
     present = {device.id for device in evidence.devices}
     for finding in findings:
-        if finding.key not in replaced or finding.device in present:  # else it still tells of the board that is gone
-            devices = (*evidence.devices, *evidence.remembered)
+        # Else it still tells of the board that is gone.
+        if not replaced or finding.key not in replaced or finding.device in present:
             work.wrong, told = escalated(work.wrong, finding, devices, evidence.now)
             _look(work, told)
     for finding in work.overflow.findings():

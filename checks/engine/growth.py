@@ -42,7 +42,10 @@ class Counters:
         times: Iterable[tuple[str, str, Instant]] = (),
     ) -> None:
         """Go on with what another one *kept*, its growth within the *hour*, and the times of its last samples."""
-        self._counters: dict[Key, Counter] = {(entry.device, entry.quantity, entry.part): entry for entry in kept}
+        self._counters: dict[Key, Counter] = {}
+        self._of_group: dict[tuple[str, str], set[Key]] = {}
+        for entry in kept:
+            self._keep((entry.device, entry.quantity, entry.part), entry)
         self._hours = Hours(hourly)
         self._times = {(device, group): moment for device, group, moment in times}
         self._growth: dict[Key, Growth] = {}
@@ -86,12 +89,20 @@ class Counters:
         last = self.last_time(sample)
         if last is None:
             return
-        read = {(entry.quantity, entry.part) for entry in sample.readings if entry.status is ReadingStatus.OK}
-        for key, counter in self._counters.items():
-            if counter.device != sample.device or counter.group != sample.group or counter.interrupted:
-                continue
-            if (counter.quantity, counter.part) not in read:
+        device = sample.device
+        read = {(device, entry.quantity, entry.part) for entry in sample.readings if entry.status is ReadingStatus.OK}
+        for key in self._of_group.get((device, sample.group), set()) - read:
+            counter = self._counters[key]
+            if not counter.interrupted:
                 self._counters[key] = msgspec.structs.replace(counter, time=last, interrupted=True)
+
+    def _keep(self, key: Key, counter: Counter) -> None:
+        """Keep *counter* in the place of what was kept of it, which may have come in another group."""
+        before = self._counters.get(key)
+        if before is not None and before.group != counter.group:
+            self._of_group[before.device, before.group].discard(key)
+        self._counters[key] = counter
+        self._of_group.setdefault((counter.device, counter.group), set()).add(key)
 
     def _count(self, sample: Sample, quantity: str, part: Part, value: float) -> None:
         key = (sample.device, quantity, part)
@@ -109,4 +120,4 @@ class Counters:
                 return
         is_same = before is not None and before.value == value and before.time.boot_id == sample.time.boot_id
         if before is None or not is_same or before.interrupted:
-            self._counters[key] = Counter(sample.device, quantity, part, value, sample.time, sample.group)
+            self._keep(key, Counter(sample.device, quantity, part, value, sample.time, sample.group))

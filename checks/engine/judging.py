@@ -84,14 +84,14 @@ class Observation(msgspec.Struct, frozen=True):
     @property
     def measured(self) -> bool:
         """Return whether there is a value that was measured recently; what is not a number is none."""
-        value = self.reading.value
-        return self.reading.status is ReadingStatus.OK and not (isinstance(value, float) and not math.isfinite(value))
+        value = self.reading.value  # None exactly where its status is not ok
+        return value is not None and not (isinstance(value, float) and not math.isfinite(value))
 
     @property
     def number(self) -> float | None:
         """Return the measured number; None where nothing was measured, and for a word."""
         value = self.reading.value
-        return None if value is None or isinstance(value, str) or not self.measured else float(value)
+        return float(value) if self.measured and value is not None and not isinstance(value, str) else None
 
     @property
     def grew(self) -> float | None:
@@ -359,15 +359,25 @@ def observations(view: View, device: Device, quantity: str) -> tuple[Observation
 
     Where the whole device could not be read there is one observation without a value.
     """
-    name = device_name(view, device.id)
-    found = tuple(
-        Observation(device.id, name, reading, sample.time, _growth(view, device.id, reading, sample.time))
-        for reading, sample in view.readings(device.id, quantity)
-    )
-    failure = view.failure(device.id)
+    key = (device.id, quantity)
+    known: tuple[Observation, ...] | None = view.observed.get(key)
+    if known is None:
+        known = view.observed[key] = _observed(view, device.id, quantity)
+    return known
+
+
+def _observed(view: View, device_id: str, quantity: str) -> tuple[Observation, ...]:
+    name, growth = device_name(view, device_id), view.growth
+    found = []
+    for reading, sample in view.readings(device_id, quantity):
+        # Growth that an earlier sample ended with is over.
+        grown = growth.get((device_id, quantity, reading.part))
+        since = grown if grown is not None and grown.until == sample.time else None
+        found.append(Observation(device_id, name, reading, sample.time, since))
+    failure = view.failure(device_id)
     if found or failure is None:
-        return found
-    return (Observation(device.id, name, Reading(quantity, None, WHOLE, ReadingStatus.UNAVAILABLE, failure.detail)),)
+        return tuple(found)
+    return (Observation(device_id, name, Reading(quantity, None, WHOLE, ReadingStatus.UNAVAILABLE, failure.detail)),)
 
 
 def _refuse_ungrowing(observation: Observation) -> None:
@@ -383,9 +393,3 @@ def number_of(entries: Iterable[Observation], part: Part) -> Observation | None:
     for entry in found:
         refuse_other_part(entry.quantity, part)
     return next((entry for entry in found if entry.part == part and entry.measured), None)
-
-
-def _growth(view: View, device_id: str, reading: Reading, taken: Instant) -> Growth | None:
-    """Return how far the counter grew up to this very sample; growth that an earlier sample ended with is over."""
-    growth = view.growth.get((device_id, reading.quantity, reading.part))
-    return growth if growth is not None and growth.until == taken else None

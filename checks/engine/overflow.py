@@ -78,6 +78,8 @@ def without_those_not_kept(findings: Iterable[Finding], episodes: Collection[Epi
     Without it the round of a flood would show each of its findings, which are gone from the next one.
     """
     checks = {_check(episode) for episode in episodes if episode.key.code == NOT_KEPT}
+    if not checks:
+        return tuple(findings)
     kept = {episode.key for episode in episodes}
     return tuple(
         finding

@@ -31,7 +31,8 @@ def told_of_switch(view: View, findings: Iterable[Finding], rule: Rule) -> tuple
         return findings
     lost = _lost(links)
     told = {finding.key: _following(finding) for finding in lost}
-    return (*(told.get(finding.key, finding) for finding in findings), _loss(view, links, lost, rule))
+    every = (told.get(finding.key, finding) for finding in findings) if told else findings
+    return (*every, _loss(view, links, lost, rule))
 
 
 def _lost(links: list[Finding]) -> list[Finding]:

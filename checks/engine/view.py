@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -29,6 +30,9 @@ from nodevet.checks.core.model import (
 from nodevet.checks.core.quantities import QUANTITIES
 
 from .lapses import Told
+
+if TYPE_CHECKING:
+    from .reuse import Reuse
 
 OLD_ROUNDS = 3
 """A sample is old once this many rounds and one deadline went by without another."""
@@ -108,7 +112,8 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     ``samples`` is keyed by (device, group), ``growth`` by (device, quantity, part); ``lapses`` tell when a reading that
     could not be had this time was had last, ``told`` what those that excuse others were last; ``events`` are those that
-    no earlier look has seen; ``results`` the latest of each workload and device.
+    no earlier look has seen; ``results`` the latest of each workload and device. ``reuse`` holds what was found in the
+    round before; where it is None everything is judged anew.
     """
 
     now: Instant
@@ -125,6 +130,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     results: Sequence[Result] = ()
     required: Mapping[str, frozenset[str]] = {}
     kernel_log: KernelLogState | None = None
+    reuse: Reuse | None = None
 
     def device(self, device_id: str) -> Device | None:
         """Return the device of *device_id*, present or remembered."""
@@ -232,6 +238,11 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             for other in self.devices
             if other.id != device.id and (other.vendor, other.model) == (device.vendor, device.model)
         )
+
+    @cached_property
+    def observed(self) -> dict[tuple[str, str], Any]:
+        """Return what was made of readings in this round, by device and quantity: checks ask for the same again."""
+        return {}
 
     @cached_property
     def _devices(self) -> dict[str, Device]:

@@ -11,9 +11,10 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from nodevet.checks.core.model import Action, Clearing, Device, Finding, Limit, Outcome, ReadingStatus
-from nodevet.checks.engine.judging import Observation, Rule, number_of, observations
+from nodevet.checks.core.model import Action, Clearing, Finding, Limit, Outcome, ReadingStatus
+from nodevet.checks.engine.judging import Observation, Rule, number_of
 from nodevet.checks.engine.registry import check
+from nodevet.checks.engine.reuse import Asked, looked
 from nodevet.checks.engine.view import View
 from nodevet.checks.reference.vendors import vendor_of
 
@@ -63,12 +64,17 @@ class BadPages(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def judge(view: View, policy: BadPages) -> Iterator[Finding]:
     """Every bad page of device memory is retired, and the number of retired pages is below the threshold."""
     for device in view.devices:
-        for observation in observations(view, device, "bad_pages_pending"):
-            yield PENDING.judge(observation, bool, _waiting)
-        for observation in observations(view, device, "bad_pages_unreservable"):
-            yield UNRESERVABLE.judge(observation, bool, lambda pages: f"{pages:.0f} bad memory pages cannot be retired")
-        for observation in observations(view, device, "bad_pages_retired"):
-            yield _threshold(view, device, observation, policy)
+        yield from looked(view, _pages, device, policy)
+
+
+def _pages(asked: Asked, policy: BadPages) -> Iterator[Finding]:
+    """Judge the pages of one device."""
+    for observation in asked.observations("bad_pages_pending"):
+        yield PENDING.judge(observation, bool, _waiting)
+    for observation in asked.observations("bad_pages_unreservable"):
+        yield UNRESERVABLE.judge(observation, bool, lambda pages: f"{pages:.0f} bad memory pages cannot be retired")
+    for observation in asked.observations("bad_pages_retired"):
+        yield _threshold(asked, observation, policy)
 
 
 def _waiting(pages: float) -> str:
@@ -78,17 +84,17 @@ def _waiting(pages: float) -> str:
     )
 
 
-def _threshold(view: View, device: Device, observation: Observation, policy: BadPages) -> Finding:
+def _threshold(asked: Asked, observation: Observation, policy: BadPages) -> Finding:
     unmeasured = THRESHOLD.unmeasured(observation)
     if unmeasured:
         return unmeasured
     pages = f"{observation.number:.0f} retired memory pages"
-    told = observations(view, device, "bad_pages_threshold")
+    told = asked.observations("bad_pages_threshold")
     reported = number_of(told, observation.part)
     if policy.threshold is not None:
         limit = Limit(">=", policy.threshold, "", "configuration")
         return THRESHOLD.against(observation, observation.number, limit, f"{pages}, limit {limit.value:.0f}")
-    by_vendor = vendor_of(device.vendor).retired_pages_limit
+    by_vendor = vendor_of(asked.device.vendor).retired_pages_limit
     is_told = any(other.reading.status is not ReadingStatus.UNSUPPORTED for other in told)
     if by_vendor is not None and not is_told:
         limit = Limit(">=", by_vendor, "", "table")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Annotated
 
 import msgspec
@@ -24,6 +24,7 @@ from nodevet.checks.core.model import (
 )
 from nodevet.checks.engine.judging import FEW, Observation, Rule, observations, with_next_sample
 from nodevet.checks.engine.registry import check
+from nodevet.checks.engine.reuse import Asked, looked
 from nodevet.checks.engine.switches import told_of_switch
 from nodevet.checks.engine.view import View, device_name
 from nodevet.checks.reference.expected_links import ExpectedLinks, Which, expected_links
@@ -169,11 +170,11 @@ def judge(view: View, policy: Links) -> Iterator[Finding]:
 
 def _settled(view: View, policy: Links) -> Iterator[Finding]:
     """Yield what is found; it closes no gate while the node joins its fabric."""
+    # The fabric manager starts after the driver and takes its time: told at once, but no agent ends its own drain.
     is_booted = choose("fabric.settling").holds(view.now.boottime_ns / 1e9)
+    settling = {device.id for device in view.devices if is_booted or _is_loaded_anew(view, device.id)}
     for finding in _judged(view, policy):
-        # The fabric manager starts after the driver and takes its time: told at once, but no agent ends its own drain.
-        settles = is_booted or _is_loaded_anew(view, finding.device)
-        yield msgspec.structs.replace(finding, gates=False) if settles else finding
+        yield msgspec.structs.replace(finding, gates=False) if finding.device in settling else finding
 
 
 def _is_loaded_anew(view: View, device_id: str) -> bool:
@@ -201,17 +202,8 @@ def _judged(view: View, policy: Links) -> Iterator[Finding]:
             told = DOWN.skip(observation, "reported as link.all_down") if is_dark else None
             yield told or _left_out(view, device, observation, links) or _down(view, device, observation, policy)
         yield from _fewer(view, device, links, policy, is_told=is_told)
-        for observation in observations(view, device, "link_replay_errors"):
-            yield _counted(REPLAY.confirmed_by(policy), observation, "link.replay")
-        for observation in observations(view, device, "link_recovery_errors"):
-            yield _counted(RECOVERY.confirmed_by(policy), observation, "link.recovery")
-        for observation in observations(view, device, "link_crc_errors"):
-            yield _crc_rate(CRC_RATE.confirmed_by(policy), observation, policy)
-        for observation in observations(view, device, "link_effective_errors"):
-            yield _counted(EFFECTIVE.confirmed_by(policy), observation, "link.effective")
-        yield from _fabric_health(view, device, policy)
-        for observation in observations(view, device, "fabric_state"):
-            yield _fabric(observation, policy)
+        yield from looked(view, _errors, device, policy)
+        yield from looked(view, _fabric, device, policy)
 
 
 def _all_down(view: View, device: Device, links: tuple[Observation, ...], policy: Links) -> list[Finding]:
@@ -479,6 +471,19 @@ def _leads_to_switch(device: Device, port: int | None) -> bool:
     return any(link.port == port and link.peer == "switch" for link in device.links)
 
 
+def _errors(asked: Asked, policy: Links) -> Iterator[Finding]:
+    """Judge the errors that are counted on each link."""
+    replay, recovery, effective, crc = (rule.confirmed_by(policy) for rule in (REPLAY, RECOVERY, EFFECTIVE, CRC_RATE))
+    for observation in asked.observations("link_replay_errors"):
+        yield _counted(replay, observation, "link.replay")
+    for observation in asked.observations("link_recovery_errors"):
+        yield _counted(recovery, observation, "link.recovery")
+    for observation in asked.observations("link_crc_errors"):
+        yield _crc_rate(crc, observation, policy)
+    for observation in asked.observations("link_effective_errors"):
+        yield _counted(effective, observation, "link.effective")
+
+
 def _counted(rule: Rule, observation: Observation, key: str) -> Finding:
     in_all = f"{observation.number:.0f} in total" if observation.number is not None else ""
     finding = rule.rate(
@@ -500,11 +505,11 @@ def _crc_rate(rule: Rule, observation: Observation, policy: Links) -> Finding:
     )
 
 
-def _fabric_health(view: View, device: Device, policy: Links) -> Iterator[Finding]:
+def _fabric(asked: Asked, policy: Links) -> Iterator[Finding]:
     """Yield what the device says of its fabric: the faults that it names, else only whether there are any."""
-    healthy = observations(view, device, "fabric_healthy")
-    named = observations(view, device, "fabric_faults")
-    faults = _faults(view, device)
+    healthy = asked.observations("fabric_healthy")
+    named = asked.observations("fabric_faults")
+    faults = _faults(named)
     wrong = [fault for fault in faults if fault.fault_class is FaultClass.CONFIGURATION]
     for observation in named:
         yield _named_faults(FABRIC_CONFIGURATION, observation, wrong, policy)
@@ -514,17 +519,19 @@ def _fabric_health(view: View, device: Device, policy: Links) -> Iterator[Findin
     for observation in () if faults else healthy:
         facts = f"the device reports {'no' if observation.number else 'a'} fabric fault"
         yield FABRIC_HEALTH.judge(observation, observation.number == 0, facts)
+    for observation in asked.observations("fabric_state"):
+        yield _registered(observation, policy)
 
 
-def _faults(view: View, device: Device) -> list[FabricFault]:
-    """Return the faults of its fabric that *device* names."""
-    named = observations(view, device, "fabric_faults")
+def _faults(named: Iterable[Observation]) -> list[FabricFault]:
+    """Return the faults of its fabric that a device has *named*."""
     return [fault_named(word) for observation in named if observation.measured for word in _words(observation)]
 
 
 def _misconfigured(view: View, device: Device) -> FabricFault | None:
     """Return the worst configuration of its fabric that *device* names as wrong, or None."""
-    wrong = [fault for fault in _faults(view, device) if fault.fault_class is FaultClass.CONFIGURATION]
+    faults = _faults(observations(view, device, "fabric_faults"))
+    wrong = [fault for fault in faults if fault.fault_class is FaultClass.CONFIGURATION]
     return _worst(wrong) if wrong else None
 
 
@@ -552,7 +559,7 @@ def _named_faults(rule: Rule, observation: Observation, faults: list[FabricFault
     return rule.judge(observation, True, "; ".join(fault.text for fault in faults))
 
 
-def _fabric(observation: Observation, policy: Links) -> Finding:
+def _registered(observation: Observation, policy: Links) -> Finding:
     state = str(observation.reading.value)
     rule = FABRIC if state != "in_progress" else FABRIC.confirmed_by(policy)
     return rule.judge(observation, state != "completed", f"fabric registration is {state.replace('_', ' ')}")

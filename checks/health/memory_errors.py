@@ -12,6 +12,7 @@ from nodevet.checks.core.model import Action, Clearing, Device, DeviceKind, Faul
 from nodevet.checks.core.quantities import UNKNOWN_ACTION
 from nodevet.checks.engine.judging import Observation, Rule, observations, with_next_sample
 from nodevet.checks.engine.registry import check
+from nodevet.checks.engine.reuse import Asked, looked
 from nodevet.checks.engine.view import Growth, View
 from nodevet.checks.reference.limits import choose
 from nodevet.checks.reference.vendors import vendor_of
@@ -153,19 +154,24 @@ def judge(view: View, policy: MemoryErrors) -> Iterator[Finding]:
                 "row remapping is pending until the next reset",
                 "no row remapping is pending",
             )
-        for observation in observations(view, device, "row_remap_banks_without_spares"):
-            yield NO_SPARES.judge(observation, bool, lambda banks: f"{banks:.0f} memory banks without a spare row")
-        for observation in observations(view, device, "ecc_sram_threshold_exceeded"):
-            yield _flag(
-                SRAM_THRESHOLD,
-                observation,
-                "SRAM errors exceed the threshold of the device",
-                "SRAM errors are below the threshold",
-            )
+        yield from looked(view, _spent, device, policy)
         for observation in observations(view, device, "recovery_action"):
             yield _recovery(observation, policy)
         for observation in observations(view, device, "ecc_enabled"):
             yield _ecc_disabled(view, observation)
+
+
+def _spent(asked: Asked, _policy: MemoryErrors) -> Iterator[Finding]:
+    """Judge what is used up: spare rows, and how many errors of its SRAM a device may have."""
+    for observation in asked.observations("row_remap_banks_without_spares"):
+        yield NO_SPARES.judge(observation, bool, lambda banks: f"{banks:.0f} memory banks without a spare row")
+    for observation in asked.observations("ecc_sram_threshold_exceeded"):
+        yield _flag(
+            SRAM_THRESHOLD,
+            observation,
+            "SRAM errors exceed the threshold of the device",
+            "SRAM errors are below the threshold",
+        )
 
 
 def _counted(rule: Rule, observation: Observation, what: str) -> Finding:

@@ -9,9 +9,10 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from nodevet.checks.core.model import Action, Clearing, Device, Finding, Limit, Outcome
-from nodevet.checks.engine.judging import FEW, Observation, Rule, number_of, observations, with_next_sample
+from nodevet.checks.core.model import Action, Clearing, Finding, Limit, Outcome
+from nodevet.checks.engine.judging import FEW, Observation, Rule, number_of, with_next_sample
 from nodevet.checks.engine.registry import check
+from nodevet.checks.engine.reuse import Asked, looked
 from nodevet.checks.engine.view import View
 from nodevet.checks.reference.limits import choose
 
@@ -118,24 +119,25 @@ class Pcie(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def judge(view: View, policy: Pcie) -> Iterator[Finding]:
     """The PCIe link has its full width, under load its full generation, and errors and replays below the limits."""
     for device in view.devices:
-        widest = {
-            observation.part: observation for observation in observations(view, device, "pcie_link_width_maximum")
-        }
-        fastest = {
-            observation.part: observation for observation in observations(view, device, "pcie_link_generation_maximum")
-        }
-        for observation in observations(view, device, "pcie_link_width"):
-            yield _width(observation, widest.get(observation.part), policy)
-        for observation in observations(view, device, "pcie_link_generation"):
-            yield _generation(view, device, observation, fastest.get(observation.part), policy)
-        for observation in observations(view, device, "pcie_replays"):
-            yield _replays(view, device, observation, policy)
-        for observation in observations(view, device, "pcie_correctable_errors"):
-            yield _correctable(observation, policy)
-        for observation in observations(view, device, "pcie_nonfatal_errors"):
-            yield _grown(NONFATAL, observation, "non-fatal")
-        for observation in observations(view, device, "pcie_fatal_errors"):
-            yield _grown(FATAL, observation, "fatal")
+        yield from looked(view, _link, device, policy)
+
+
+def _link(asked: Asked, policy: Pcie) -> Iterator[Finding]:
+    """Judge the link of one device."""
+    widest = {observation.part: observation for observation in asked.observations("pcie_link_width_maximum")}
+    fastest = {observation.part: observation for observation in asked.observations("pcie_link_generation_maximum")}
+    for observation in asked.observations("pcie_link_width"):
+        yield _width(observation, widest.get(observation.part), policy)
+    for observation in asked.observations("pcie_link_generation"):
+        yield _generation(asked, observation, fastest.get(observation.part), policy)
+    for observation in asked.observations("pcie_replays"):
+        yield _replays(asked, observation, policy)
+    for observation in asked.observations("pcie_correctable_errors"):
+        yield _correctable(observation, policy)
+    for observation in asked.observations("pcie_nonfatal_errors"):
+        yield _grown(NONFATAL, observation, "non-fatal")
+    for observation in asked.observations("pcie_fatal_errors"):
+        yield _grown(FATAL, observation, "fatal")
 
 
 def _width(width: Observation, widest: Observation | None, policy: Pcie) -> Finding:
@@ -155,9 +157,7 @@ def _width(width: Observation, widest: Observation | None, policy: Pcie) -> Find
     return rule.against(width, width.number, limit, facts, beside=(widest,))
 
 
-def _generation(
-    view: View, device: Device, generation: Observation, fastest: Observation | None, policy: Pcie
-) -> Finding:
+def _generation(asked: Asked, generation: Observation, fastest: Observation | None, policy: Pcie) -> Finding:
     rule = GENERATION.confirmed_by(policy)
     beside: tuple[Observation, ...] = ()
     if policy.generation is not None:
@@ -173,11 +173,7 @@ def _generation(
     if generation.number is None or not limit.holds(generation.number):  # at full speed the load does not matter
         return rule.against(generation, generation.number, limit, seen, beside=beside)
     busy = next(
-        (
-            observation
-            for observation in observations(view, device, "utilization_ratio")
-            if observation.part.name == "compute"
-        ),
+        (observation for observation in asked.observations("utilization_ratio") if observation.part.name == "compute"),
         None,
     )
     load = choose("pcie.generation_utilization", configuration=policy.utilization_ratio)
@@ -200,13 +196,13 @@ def _at_once(one: Observation, other: Observation) -> bool:
     return apart is not None and abs(apart) <= TOGETHER_SECONDS
 
 
-def _replays(view: View, device: Device, observation: Observation, policy: Pcie) -> Finding:
+def _replays(asked: Asked, observation: Observation, policy: Pcie) -> Finding:
     rule = REPLAYS.confirmed_by(policy)
     unmeasured = rule.ungrown(observation)
     if unmeasured:
         return unmeasured
     lanes, generation, fastest = (
-        number_of(observations(view, device, f"pcie_link_{name}"), observation.part)
+        number_of(asked.observations(f"pcie_link_{name}"), observation.part)
         for name in ("width", "generation", "generation_maximum")
     )
     beside: tuple[Observation, ...] = ()

@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 from fakes.clocks import SteppedClock
+from fakes.twins import Twins
 
 from nodevet.agent.config.load import load_configuration
-from nodevet.agent.daemon.assembly import FAST, SLOW, agent_info, build_engine, configure
+from nodevet.agent.daemon.assembly import (
+    FAST,
+    SLOW,
+    agent_info,
+    cadences,
+    configure,
+    engine_cadences,
+    modes_in_force,
+)
 from nodevet.agent.simulated.node import simulated_configuration
 from nodevet.agent.simulated.prober import probe_results
 from nodevet.checks.core.model import (
@@ -20,6 +29,7 @@ from nodevet.checks.core.model import (
     Snapshot,
 )
 from nodevet.checks.core.quantities import measured
+from nodevet.checks.engine.engine import Engine
 from nodevet.checks.engine.registry import installed
 from nodevet.checks.engine.view import KernelLogState
 from nodevet.checks.kernel_log.lines import split_line
@@ -39,9 +49,18 @@ class Drill:
     """One simulated node; ``run`` moves it on and returns the newest snapshot."""
 
     def __init__(
-        self, profile: str, scenario: str = "", *, node: str = "drill", interval_seconds: float = 10.0
+        self,
+        profile: str,
+        scenario: str = "",
+        *,
+        node: str = "drill",
+        interval_seconds: float = 10.0,
+        twins: bool = True,
     ) -> None:
-        """Begin *scenario* (TOML) now on a node of *profile*, of which nothing was read yet."""
+        """Begin *scenario* (TOML) now on a node of *profile*, of which nothing was read yet.
+
+        Each round is judged anew beside, unless no *twins* are wanted.
+        """
         self.clock = SteppedClock(seconds=5000.0)
         self.interval_seconds = interval_seconds
         self.name = profile
@@ -49,7 +68,14 @@ class Drill:
         settings = load_configuration(None, installed(), environment={"HOME": "/nonexistent"}, uid=1000)
         self.settings = simulated_configuration(settings, profile)
         configured = configure(installed(), self.settings)
-        self.engine = build_engine(configured, self.settings, self.clock, simulated=True)
+        self.engine = (Twins if twins else Engine)(
+            configured,
+            node=node,
+            clock=self.clock.instant,
+            cadences=engine_cadences(self.settings, cadences(self.settings)),
+            modes=modes_in_force(self.settings),
+            simulated=True,
+        )
         self.info = agent_info(self.settings, configured, self.clock.instant())
         self.rounds = 0
         self._slow_at = 0.0

@@ -10,6 +10,7 @@ from fakes.clocks import SteppedClock
 from fakes.host_tree import PCI, write_tree
 from fakes.machine import FakeMachine
 from fakes.reader import ReaderProcess
+from fakes.twins import Twins
 
 from nodevet.checks.core.model import AgentInfo, Episode, ReaderState, ReaderStatus, Result, Snapshot
 from nodevet.checks.core.scheduler import Permit
@@ -154,7 +155,7 @@ class Rig:
         configured = [ConfiguredCheck(check, check.policy()) for check in discover()]
         cadence = Cadence(INTERVAL_SECONDS, DEADLINE_SECONDS)
         cadences = {(backend, group): cadence for backend in self.readers for group in ("fast", "slow")}
-        return Engine(configured, node="rig", clock=self.clock.instant, cadences=cadences)
+        return Twins(configured, node="rig", clock=self.clock.instant, cadences=cadences)
 
     def _status(self, backend: str) -> ReaderStatus:
         return ReaderStatus(backend=backend, state=ReaderState.RUNNING, last_round=self.clock.instant(), starts=1)

@@ -57,11 +57,12 @@ VIOLATIONS = {
     0: "power_cap",
     1: "vendor:thermal",  # software and hardware slowdown together; newer drivers count them apart
     2: "sync_boost",
-    3: "board_limit",
-    4: "low_utilization",
-    5: "reliability",
 }
-"""NVML's performance policies: how long each held the clocks down. The field of policy p is 74 + p."""
+"""NVML's performance policies: how long each held the clocks down. The field of policy p is 74 + p.
+
+Policies 3 to 5 (board limit, low utilization, reliability) are left out: they have no name among the newer event reasons,
+and no check uses them.
+"""
 
 ECC_VOLATILE = {"dram": (11, 12), "l1": (7, 8), "l2": (9, 10), "register": (13, 14), "texture": (15, 16)}
 """Fields of corrected and uncorrected errors per block. SRAM has none; the small blocks are those before Ampere."""
