@@ -60,7 +60,7 @@ VIOLATIONS = {
 }
 """NVML's performance policies: how long each held the clocks down. The field of policy p is 74 + p.
 
-Policies 3 to 5 (board limit, low utilization, reliability) are left out: they have no name among the newer event reasons,
+Policies 3 to 5 (board limit, low utilization, reliability) are left out: no newer event reason has their name,
 and no check uses them.
 """
 
