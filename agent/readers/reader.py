@@ -532,9 +532,8 @@ class Reader:
 
     def _tell_failure(self, device: str, group: str, number: int, failure: Failure) -> None:
         """Add a failed sample; a device that was never listed has none, it is only named in the status."""
-        if all(known.id != device for known in self._devices):
-            return
-        self._telling.take(unread(self._plan, device, group, number, self._clock.instant(), failure))
+        if any(known.id == device for known in self._devices):
+            self._telling.take(unread(self._plan, device, group, number, self._clock.instant(), failure))
 
     # Small steps.
 
