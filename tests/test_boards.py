@@ -139,7 +139,7 @@ def test_share_of_a_board_in_a_virtual_machine_owes_nothing(
     for name in names:
         made.machine.fail(name, refusal)
     assert Node(made.machine, made.reader).settled() == (State.OK, set())
-    lacking = [f for f in made.look().findings if "in a virtual machine" in f.message]
+    lacking = [f for f in made.look().findings if "the host of the virtual machine" in f.message]
     assert lacking
     assert {f.outcome for f in lacking} == {Outcome.SKIPPED}
     for name in ANSWERED:
@@ -410,7 +410,7 @@ def test_amd_board_that_its_host_shares_owes_nothing(
     with amd_reader(fake_amdsmi) as reader:
         made = Node(fake_amdsmi, reader)
         assert made.settled() == (State.OK, set())
-        lacking = [f for f in made.look().findings if "in a virtual machine" in f.message]
+        lacking = [f for f in made.look().findings if "the host of the virtual machine" in f.message]
         assert {f.outcome for f in lacking} == {Outcome.SKIPPED}
     fake_amdsmi.update({"name": "AMD Instinct MI300X", "virtualization_mode": PASSTHROUGH})
     with amd_reader(fake_amdsmi) as reader:

@@ -72,7 +72,7 @@ def test_the_lease_is_answered_when_it_is_told_and_refused_while_a_job_is_here(t
             session.ask("lease", seconds=60.0)
         status = node.wait_for(lambda status: status["agent"]["jobs"] == 1)
         assert status["agent"]["oldest_job_seconds"] >= 0
-        assert "jobs: 1 claim this node" in node.command("status").stdout
+        assert "jobs: 1 with a claim on this node" in node.command("status").stdout
         assert node.metric("nodevet_jobs") == 1
         assert node.metric("nodevet_gate_decisions_total", decision="no_verdict_open") == 0
         job.unlink()

@@ -178,7 +178,7 @@ def test_a_node_with_gpus_is_judged_without_an_agent(alone_with_gpus: CommandLin
     assert lines[0].startswith(f"node-3: failed: GPU 3 ({pci(3)}), sensor core: {hot}")
     assert lines[1] == "action: inspect the node"
     assert f"fail  temperature.slowdown  GPU 3 ({pci(3)})" in text
-    assert re.search(r"open; limit <= -2 celsius \(reported by the device\); since \d{4}-", text)
+    assert re.search(r"open; limit <= -2 °C \(reported by the device\); since \d{4}-", text)
 
 
 def test_devices_are_listed_with_identity(asked: CommandLine) -> None:

@@ -290,7 +290,7 @@ def test_a_resume_of_which_the_agent_saw_a_half_is_not_fought(
         slurm.wait(lambda: agent.state_file().agent == "drained", "the agent has seen its drain")
         silent.touch()
         slurm.run("scontrol", "update", "NodeName=n1", "State=RESUME")
-        agent.wait_for(lambda status: "could not be asked" in status["slurm"]["doing"], what="it got every answer")
+        agent.wait_for(lambda status: "no answer from SLURM" in status["slurm"]["doing"], what="it got every answer")
         job = slurm.submit("true", "-w", "n1", "--gres=gpu:8")
         slurm.wait(is_done(slurm, job), "the job is done")
         assert cluster.decisions_in(agent.runtime_dir, job) == ["resumed"]
