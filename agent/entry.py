@@ -1,4 +1,4 @@
-"""Where the installed command begins: out of reach of what a shell says to other Pythons.
+"""Entry of the installed command: settings of the shell for other Pythons do not reach it.
 
 A site's environment modules set PYTHONPATH for the programs of its users. What lies there would be imported before our
 own libraries, and an end by an exception of it has the exit code 1, which reads as ``degraded``. So the command begins

@@ -1,1 +1,1 @@
-"""The configuration: settings, how they are read, and what they say of readers."""
+"""The configuration: its settings, how it is read, and the plan of the readers."""

@@ -1,1 +1,1 @@
-"""Load on this node: who may put it there and when, the agent's own probe, and the processes that do it."""
+"""Load on this node: permission and time for it, the agent's own probe, and the child processes."""

@@ -1,1 +1,1 @@
-"""What a part of the agent is to its loop: a service."""
+"""The protocol of a service, which every part of the agent's loop implements."""

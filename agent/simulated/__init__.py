@@ -1,1 +1,1 @@
-"""A node that does not exist: its files, its probes, and what keeps it apart from real ones."""
+"""A simulated node in the agent: its files, its probes, and its separation from real nodes."""

@@ -1,1 +1,1 @@
-"""The agent's side of SLURM: the thread that drains, the rules' memory, and what prologs decided."""
+"""The agent's side of SLURM: the thread that drains, the memory of its rules, and the decisions of prologs."""

@@ -1,1 +1,1 @@
-"""What is kept on disk: the database and its writer, the mirror of open findings, minute figures."""
+"""Data on disk: the database and its writer, the mirror of open findings, minute averages."""

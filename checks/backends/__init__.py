@@ -1,1 +1,1 @@
-"""How a vendor is read: one file each, and the main of the reader child."""
+"""Backends, which read devices: one file for each vendor, and the main of the reader child."""

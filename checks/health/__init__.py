@@ -1,1 +1,1 @@
-"""One file per check. A check judges what the view shows it; it never reads."""
+"""One file per check. A check judges the values in its view, and never reads a device."""
