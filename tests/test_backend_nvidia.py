@@ -19,7 +19,7 @@ from fakes.nvml.scenario import FakeNvml, NvmlReturn, pci, uuid
 from fakes.reader import ReaderProcess
 from fakes.shared_reader import SLOT, Read, machine, read
 
-from nodevet.checks.backends.nvidia.nvml import why_not_loaded
+from nodevet.checks.backends.nvidia.nvml import is_deleted_mount, why_not_loaded
 from nodevet.checks.core.model import WHOLE, FailureKind, Link, Part, PartKind, ReadingStatus
 from nodevet.checks.core.quantities import QUANTITIES
 from nodevet.checks.core.wire import Sampled
@@ -712,6 +712,42 @@ def test_a_version_mismatch_names_both_versions(fake_nvml: FakeNvml, tmp_path: P
     _, detail = refusal(fake_nvml.fail("nvmlInitWithFlags", NvmlReturn.LIB_RM_VERSION_MISMATCH), tmp_path)
     assert "13.590.48.01" in detail
     assert "580.126.09" in detail
+
+
+GIVEN = "812 790 8:1 {root} /usr/lib/x86_64-linux-gnu/{name} ro,nosuid - ext4 /dev/sda1 rw\n"
+REPLACED = "/usr/lib/libnvidia-ml.so.590.48.01//deleted"
+
+
+MOUNTED = (
+    (REPLACED, "libnvidia-ml.so.590.48.01", True),
+    (REPLACED, "libnvidia-ml.so.1", True),
+    ("/usr/lib/libnvidia-ml.so.590.48.01", "libnvidia-ml.so.590.48.01", False),
+    ("/usr/lib/libcuda.so.590.48.01//deleted", "libcuda.so.590.48.01", False),
+)
+
+
+@pytest.mark.parametrize(("root", "name", "is_replaced"), MOUNTED)
+def test_a_mount_tells_whether_the_library_that_it_is_of_was_deleted(root: str, name: str, is_replaced: bool) -> None:
+    """The kernel writes it behind the root of the mount, not behind its place."""
+    assert is_deleted_mount("24 27 0:6\n" + GIVEN.format(root=root, name=name)) is is_replaced
+    assert not is_deleted_mount("")
+
+
+@pytest.mark.parametrize(("root", "name", "is_replaced"), MOUNTED)
+def test_a_library_that_the_host_replaced_under_its_container_is_no_fault_of_the_driver(
+    fake_nvml: FakeNvml, tmp_path: Path, root: str, name: str, is_replaced: bool
+) -> None:
+    """The host is well and its jobs run: the container alone has the file that an update deleted."""
+    mounts = tmp_path / "proc/self/mountinfo"
+    mounts.parent.mkdir(parents=True)
+    mounts.write_bytes(b"24 27 0:6 / /mnt/\xff rw - ext4 a rw\n\n" + GIVEN.format(root=root, name=name).encode())
+    with ReaderProcess(
+        fake_nvml.fail("nvmlInitWithFlags", NvmlReturn.LIB_RM_VERSION_MISMATCH).environment, root=str(tmp_path)
+    ) as reader:
+        failure = reader.failed()
+    assert failure.of_driver is not is_replaced
+    assert failure.kind is (FailureKind.ERROR if is_replaced else FailureKind.VERSION_MISMATCH)
+    assert ("restart the container of nodevet" in failure.detail) is is_replaced
 
 
 def test_no_device_is_a_failure(fake_nvml: FakeNvml) -> None:

@@ -28,6 +28,14 @@ from nodevet.checks.core.wire import Progress
 from nodevet.checks.system.exhaustion import next_step
 
 LIBRARY = "libnvidia-ml.so.1"
+MOUNTS = "proc/self/mountinfo"
+MOUNTED = "/libnvidia-ml.so"
+DELETED = "//deleted"
+"""What the kernel writes behind the root of a mount whose file is no longer there (dentry_path in fs/d_path.c)."""
+REPLACED = (
+    "the host replaced the library that this container was given, by an update of the driver: "
+    "restart the container of nodevet"
+)
 
 SUCCESS, UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED = 0, 1, 2, 3
 DRIVER_NOT_LOADED, TIMEOUT, LIBRARY_NOT_FOUND, FUNCTION_NOT_FOUND = 9, 10, 12, 13
@@ -492,8 +500,20 @@ def load(progress: Progress, root: str) -> Library:
             of_driver=True,
         )
     if code == LIB_RM_VERSION_MISMATCH:
+        if is_deleted_mount(_read(Path(root, MOUNTS))):
+            raise BackendError(FailureKind.ERROR, f"nvmlInit: {describe(code)}: {REPLACED}")
         raise BackendError(FailureKind.VERSION_MISMATCH, _mismatch(library, root), of_driver=True)
     raise refused(code, "nvmlInit")
+
+
+def is_deleted_mount(mounts: str) -> bool:
+    """Return whether *mounts*, a mountinfo (proc(5)), has a file of the library that was deleted where it comes from.
+
+    A container gets the host's libraries file by file. An update of the driver deletes them on the host, and the
+    container keeps the old ones.
+    """
+    fields = (line.split(" ") for line in mounts.splitlines())
+    return any(len(line) > 4 and line[3].endswith(DELETED) and MOUNTED in line[4] for line in fields)
 
 
 def _import() -> Any:
@@ -525,6 +545,6 @@ def _mismatch(library: Library, root: str) -> str:
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text(encoding="ascii").strip()
-    except (OSError, UnicodeDecodeError):
+        return path.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
         return ""
