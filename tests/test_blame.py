@@ -320,6 +320,29 @@ def test_a_heartbeat_that_was_killed_is_another_one_for_the_next_call(bench: Ben
     assert bench.status().witnessed == 1
 
 
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        ("raise SystemExit(1)", "the process that keeps time beside it could not start: see the log of the agent"),
+        ("import os\nos.write(1, os.read(0, 64))", "the process that keeps time beside it was killed: see journalctl"),
+    ],
+    ids=["no start", "one answer"],
+)
+def test_a_heartbeat_that_never_answered_was_not_killed(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, program: str, words: str
+) -> None:
+    """Python's library may be away while the distribution is upgraded: the log of the kernel tells nothing of that."""
+    heartbeat = bench.supervisor.heartbeat
+    monkeypatch.setattr(heartbeat, "_argv", (sys.executable, "-I", "-S", "-c", program))
+    hang(bench)
+    bench.pass_time(DEADLINE * 0.6)
+    bench.until(lambda: bool(heartbeat.failure))
+    bench.pass_time(DEADLINE * 0.4)
+    bench.until(lambda: bench.status().state is ReaderState.HUNG and bench.status().pid is None)
+    assert words in said(bench)
+    assert bench.status().witnessed == 0
+
+
 def test_a_heartbeat_exists_only_while_a_call_is_late_and_is_small(bench: Bench) -> None:
     """None while everything answers, one of a few MiB while a call is out for long, none soon after."""
     heartbeat = bench.supervisor.heartbeat

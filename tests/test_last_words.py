@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nodevet.checks.ipc.last_words import WANTS, LastWords
+from nodevet.checks.ipc.last_words import NOT_INSTALLED, WANTS, LastWords
 
 
 @pytest.mark.parametrize("line", ["Fatal Python error: deallocating None", "std::bad_alloc", "ImportError: no"])
@@ -51,3 +51,16 @@ def test_words_of_a_cause_are_kept_whatever_followed(line: str) -> None:
 def test_words_tell_what_was_refused(words: str, wants: list[str]) -> None:
     """The words of strerror(3), of C++ and of libraries; what a broken board makes one say is none of them."""
     assert [want.name for want in WANTS if want.words.search(words)] == wants
+
+
+@pytest.mark.parametrize(
+    ("words", "is_missing"),
+    [
+        ("Fatal Python error: init_fs_encoding: failed to get the Python codec of the filesystem encoding", True),
+        ("No module named 'encodings'", True),
+        ("Fatal Python error: deallocating None", False),
+    ],
+)
+def test_an_interpreter_without_its_library_is_a_broken_installation(words: str, is_missing: bool) -> None:
+    """An upgrade of the distribution takes it away for a moment; that was told as a bug to report."""
+    assert bool(NOT_INSTALLED.search(words)) is is_missing

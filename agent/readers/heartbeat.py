@@ -32,6 +32,10 @@ UNWANTED_SECONDS = 5.0
 END_SECONDS = 0.2
 
 ENDED = "the process that keeps time beside it was killed: see journalctl -k"
+NEVER_BEGAN = (
+    "the process that keeps time beside it could not start: see the log of the agent; Python's own library may be "
+    "missing while the system is upgraded"
+)
 
 ECHO = (
     sys.executable,
@@ -143,7 +147,7 @@ class Heartbeat:
         try:
             self._process.stdin.write(b".")
         except OSError:
-            self.failure = ENDED
+            self._note_end()
         self._asked = now
 
     def _answered(self, _mask: int) -> None:
@@ -151,10 +155,13 @@ class Heartbeat:
             return
         now = self._clock.monotonic()
         if not os.read(self._process.stdout.fileno(), 64):
-            self.failure = ENDED
+            self._note_end()
             self._selector.unregister(self._process.stdout)
             return
         if self._asked is not None and self._started:
             self._beats = [*self._beats[-99:], Beat(self._asked, now - self._asked)]
         self._started = True
         self._asked, self._next = None, now + PAUSE_SECONDS
+
+    def _note_end(self) -> None:
+        self.failure = ENDED if self._started else NEVER_BEGAN

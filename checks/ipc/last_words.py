@@ -27,7 +27,7 @@ class Want(msgspec.Struct, frozen=True):
 INTERPRETER = re.compile(r"^Fatal Python error", re.MULTILINE)
 NOT_INSTALLED = re.compile(
     r"ModuleNotFoundError|ImportError|SyntaxError|marshal data|\[Errno 5\]|error while loading shared libraries|"
-    r"version `[^']+' not found|by ld\.so:"
+    r"version `[^']+' not found|by ld\.so:|init_fs_encoding|No module named 'encodings'"
 )
 WANTS = tuple(
     Want(re.compile(pattern, re.IGNORECASE), name, step, of_boards)
