@@ -502,3 +502,12 @@ def test_an_accelerator_without_any_library_is_a_fault_of_configuration(
         assert pci(0) in found["message"]
         document = json.loads(node.command("check", "--json").stdout)
         assert document["verdict"] == "failed"
+
+
+def test_the_state_of_an_agent_expires_in_the_uptime_below_its_root(tmp_path: Path, fake_nvml_library: Path) -> None:
+    """Prologs compare it with /proc/uptime, which in a container may have begun with that."""
+    root = accelerator_tree(tmp_path)
+    Path(root, "proc/uptime").write_text("30.00 600.00\n")
+    with GpuNode(tmp_path, fake_nvml_library, root=root) as node:
+        node.wait_for_verdict("ok", 20.0)
+        assert 30 <= node.state_file().fresh_until_uptime <= 100

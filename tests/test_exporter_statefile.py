@@ -23,7 +23,7 @@ from nodevet.checks.core.model import ReaderState, Snapshot, State, Verdict
 from nodevet.checks.core.scheduler import Permit, WriterStatus
 from nodevet.checks.engine.modes import named
 from nodevet.exporters.statefile.reader import NEVER, Absent, StateFile, boot_id, parse, read_state, uptime_seconds
-from nodevet.exporters.statefile.writer import StateFileError, advice, state_text, write_state
+from nodevet.exporters.statefile.writer import StateFileError, advice, clock_lead, state_text, write_state
 
 BOOT = at().boot_id
 NOW = at().boottime_ns / 1e9
@@ -344,6 +344,43 @@ def test_the_clock_of_the_file_is_the_clock_of_the_shell() -> None:
     """CLOCK_BOOTTIME, which the agent writes, and /proc/uptime, which the shell reads, agree."""
     assert abs(uptime_seconds() - time.clock_gettime(time.CLOCK_BOOTTIME)) < 5
     assert re.fullmatch(r"[0-9a-f-]{36}", boot_id())
+
+
+def shown(root: Path, uptime: str) -> str:
+    """Return *root* with a /proc/uptime that shows *uptime*."""
+    (root / "proc").mkdir(exist_ok=True)
+    (root / "proc/uptime").write_text(uptime)
+    return str(root)
+
+
+def test_on_an_ordinary_host_the_clocks_lead_each_other_by_nothing(tmp_path: Path) -> None:
+    """Not by their rounding either, nor where the one of the readers cannot be read or is no number."""
+    assert clock_lead() == 0.0
+    now = time.clock_gettime(time.CLOCK_BOOTTIME)
+    for uptime in (f"{now - 0.5:.2f} 1.00\n", f"{int(now)}.00 1.00\n", "", "soon 1.00\n", "nan 1.00\n", "inf 1.00\n"):
+        assert clock_lead(shown(tmp_path, uptime)) == 0.0
+    assert clock_lead(str(tmp_path / "absent")) == 0.0
+
+
+@pytest.mark.parametrize("of_the_hosts", [0.0, 0.5, 2.0])
+def test_a_container_with_an_uptime_of_its_own_has_its_expiry_in_that(tmp_path: Path, of_the_hosts: float) -> None:
+    """Where lxcfs gives /proc/uptime, a dead agent's `ok` outlived it by as long as the host was up before."""
+    snapshot = on_this_boot(gpu_node())
+    present = snapshot.time.boottime_ns / 1e9
+    uptime = present * of_the_hosts
+    lead = clock_lead(shown(tmp_path, f"{uptime:.2f} 1.00\n"))
+    assert lead == pytest.approx(present - uptime, abs=2.0)
+    write_state(tmp_path / "state", snapshot, ttl_seconds=TTL, lead_seconds=lead)
+    for later, is_good in ((TTL - 5.0, True), (TTL + 1.0, False)):
+        state = read(tmp_path / "state", boot=boot_id(), now=uptime + later)
+        assert isinstance(state, StateFile) is is_good
+
+
+def test_an_expiry_before_the_start_of_a_container_is_a_number(tmp_path: Path) -> None:
+    """A reader in shell takes no sign; a verdict of a hard fault stands whatever the clocks are."""
+    write_state(tmp_path / "state", failed_node(), ttl_seconds=TTL, lead_seconds=2 * NOW + TTL)
+    assert found(tmp_path / "state").fresh_until_uptime == 0
+    assert found(tmp_path / "state").expires_uptime == NEVER
 
 
 def test_the_reader_needs_the_standard_library_alone() -> None:

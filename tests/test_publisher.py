@@ -93,6 +93,22 @@ def test_an_agent_that_is_killed_leaves_a_state_that_is_good_no_longer_than_ever
     assert of_ended - of_killed == 85
 
 
+def test_the_state_and_what_stands_of_it_are_of_the_clock_of_their_readers(tmp_path: Path) -> None:
+    """In a container whose /proc/uptime is its own, the state of an agent that ended in order expires by that."""
+    behind, words = gpu_node().time.boottime_ns / 1e9 - 30.0, list[str]()
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/uptime").write_text(f"{time.clock_gettime(time.CLOCK_BOOTTIME) - behind:.2f} 1.00\n")
+    for snapshot in (ended(gpu_node()), later(starting_node(), 5.0), later(starting_node(), 140.0)):
+        publisher = Publisher(tmp_path, ttl_seconds=35.0, root=str(tmp_path))
+        publisher.judged(snapshot)
+        assert publisher.close(5.0)
+        words.append((tmp_path / STATE_NAME).read_text())
+    assert words[0].split()[0] == "ok"
+    assert 145 < int(words[0].split()[1]) <= 150  # it is of 30 s, and good for two minutes; this uptime stands still
+    assert words[1] == words[0]
+    assert "starting" in words[2]
+
+
 def test_another_term_under_the_same_note_is_mirrored(tmp_path: Path) -> None:
     """A word that a lost store leaves to the mirror ends when the person said last."""
     finding = Finding(check="links", code="link.down", outcome=Outcome.FAIL, message="GPU 0: down", device=gpu_id(0))

@@ -286,7 +286,7 @@ class Daemon:
         self._http = Listening(agent.listen, partial(page, guard=self._guard), self._clock, may_wait=may_wait)
         cleanup.callback(self._http.close)
         ttl, runtime, ended = ttl_seconds(agent), Path(agent.runtime_dir), lambda: self._journal.ended
-        self._publisher = Publisher(runtime, ttl_seconds=ttl, guard=self._guard, ended=ended)
+        self._publisher = Publisher(runtime, ttl_seconds=ttl, guard=self._guard, ended=ended, root=agent.root)
         cleanup.callback(self._publisher.close, 0.3)
         self._showing = Showing(
             self._clock,

@@ -19,7 +19,7 @@ from nodevet.checks.core.errors import BusyError, StoreError
 from nodevet.checks.core.model import NODE, Snapshot, State, Verdict
 from nodevet.checks.core.scheduler import WriterStatus
 from nodevet.checks.engine.modes import gating, named
-from nodevet.exporters.statefile.writer import StateFileError, write_state
+from nodevet.exporters.statefile.writer import StateFileError, clock_lead, write_state
 
 from .claims import Claims, ClaimsSeen, LoadLock
 
@@ -101,7 +101,8 @@ class LoadAlone:
 
     def _tell(self, *, probing: bool) -> None:
         self._tried = now = self._clock.monotonic()
-        write_state(self._path, _during_load(self._before, self._clock, probing=probing), ttl_seconds=TTL_SECONDS)
+        present = _during_load(self._before, self._clock, probing=probing)
+        write_state(self._path, present, ttl_seconds=TTL_SECONDS, lead_seconds=clock_lead())
         self._told = now
 
 

@@ -19,7 +19,7 @@ from nodevet.checks.core.guard import Guard
 from nodevet.checks.core.model import AgentInfo, Episode, EpisodeState, Snapshot, State
 from nodevet.checks.system.background import Background
 from nodevet.exporters.statefile.reader import StateFile, read_state
-from nodevet.exporters.statefile.writer import write_state
+from nodevet.exporters.statefile.writer import clock_lead, write_state
 
 from .mirror import MIRROR_NAME, write_mirror
 
@@ -41,12 +41,15 @@ class Publisher(Service):
         ttl_seconds: float,
         guard: Guard | None = None,
         ended: Callable[[], tuple[Episode, ...]] = tuple,
+        root: str = "/",
     ) -> None:
         """Start the thread; a state is good for *ttl_seconds* after it was judged. *guard* learns of our own bugs.
 
-        *ended* tells what is over although the store may still have it; it is asked from the thread.
+        *ended* tells what is over although the store may still have it; it is asked from the thread. The
+        readers of ``state`` have the clock below *root*.
         """
         self._ended = ended
+        self._root = root
         self._guard = guard or Guard(_unheard)
         self._directory = directory
         self.ttl_seconds = ttl_seconds
@@ -135,11 +138,11 @@ class Publisher(Service):
         return self._guard.run(part, partial(_tried, write), partial(_broken, part))
 
     def _write_state(self, snapshot: Snapshot) -> None:
-        path = self._directory / STATE_NAME
-        if _is_empty(snapshot) and _stands(path, snapshot):
+        path, lead = self._directory / STATE_NAME, clock_lead(self._root)
+        if _is_empty(snapshot) and _stands(path, snapshot, lead):
             return
-        is_last = snapshot.agent.stopping
-        write_state(path, snapshot, ttl_seconds=max(self.ttl_seconds, STOPPED_SECONDS) if is_last else self.ttl_seconds)
+        ttl = max(self.ttl_seconds, STOPPED_SECONDS) if snapshot.agent.stopping else self.ttl_seconds
+        write_state(path, snapshot, ttl_seconds=ttl, lead_seconds=lead)
         self._written = snapshot
 
     def _write_mirror(self, snapshot: Snapshot) -> None:
@@ -158,7 +161,7 @@ def _is_empty(snapshot: Snapshot) -> bool:
     return not snapshot.agent.ready and not snapshot.simulated and snapshot.verdict.state is State.UNKNOWN
 
 
-def _stands(path: Path, snapshot: Snapshot) -> bool:
+def _stands(path: Path, snapshot: Snapshot, lead_seconds: float) -> bool:
     """Return whether the state at *path* is one of no fault that an agent left as it ended in order, and still good.
 
     Such an agent comes back within seconds, as where a new package is installed on every node at once. Where a site
@@ -167,7 +170,7 @@ def _stands(path: Path, snapshot: Snapshot) -> bool:
     found = read_state(
         str(path),
         boot_id=snapshot.time.boot_id,
-        uptime_seconds=snapshot.time.boottime_ns / 1e9,
+        uptime_seconds=snapshot.time.boottime_ns / 1e9 - lead_seconds,
         owner_uid=os.geteuid(),
     )
     return (

@@ -8,7 +8,9 @@ state_reader.py, which needs nothing but the standard library.
 from __future__ import annotations
 
 import errno
+import math
 import os
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -23,36 +25,57 @@ from nodevet.checks.engine.modes import Reach, asked, reaches
 from nodevet.checks.reference.vendors import vendor_of
 from nodevet.checks.system.files import replace
 
-from .reader import FORMAT, NEVER
+from .reader import FORMAT, NEVER, uptime_seconds
 
 MODE = 0o644
 NOTHING = "-"
 """Stands where a field has no value, so that a shell splits every line into the same fields."""
+
+SLACK_SECONDS = 1.0
+"""The two clocks of an ordinary host differ by less: by the rounding of /proc/uptime."""
 
 
 class StateFileError(NodevetError):
     """The state file cannot be written: names the file, why and what to do. The file that was there stays."""
 
 
-def write_state(path: Path, snapshot: Snapshot, *, ttl_seconds: float) -> None:
+def clock_lead(root: str = "/") -> float:
+    """Return the seconds by which CLOCK_BOOTTIME is ahead of the ``proc/uptime`` below *root* that readers look at.
+
+    They are one clock, except in a container whose /proc/uptime began with the container (lxcfs): there an expiry by
+    CLOCK_BOOTTIME would come late by the uptime that the host had. Zero where it cannot be read. Taken anew for each
+    file, because one of the clocks may stand still while the machine is suspended.
+    """
+    before = time.clock_gettime(time.CLOCK_BOOTTIME)
+    try:
+        uptime = uptime_seconds(root)
+    except (OSError, ValueError, IndexError):
+        return 0.0
+    after = time.clock_gettime(time.CLOCK_BOOTTIME)
+    is_same = before - SLACK_SECONDS <= uptime <= after + SLACK_SECONDS
+    return 0.0 if is_same or not math.isfinite(uptime) else after - uptime
+
+
+def write_state(path: Path, snapshot: Snapshot, *, ttl_seconds: float, lead_seconds: float = 0.0) -> None:
     """Replace *path* by the state of *snapshot*, good for *ttl_seconds* after it was judged.
 
+    The times in it are of the clock of its readers, which the snapshot's is ahead of by *lead_seconds*.
     Raises StateFileError when the file cannot be written or *path* is a symbolic link.
     """
     try:
-        replace(path, state_text(snapshot, ttl_seconds=ttl_seconds).encode(), mode=MODE)
+        replace(path, state_text(snapshot, ttl_seconds=ttl_seconds, lead_seconds=lead_seconds).encode(), mode=MODE)
     except OSError as error:
         raise StateFileError(f"state file {path} cannot be written: {advice(error)}") from error
 
 
-def state_text(snapshot: Snapshot, *, ttl_seconds: float) -> str:
+def state_text(snapshot: Snapshot, *, ttl_seconds: float, lead_seconds: float = 0.0) -> str:
     """Return the text of the state file of *snapshot*.
 
     A verdict ``failed`` that rests on a hard fault does not expire within its boot: it outlives the agent. That holds
     too where its mode lets it only be seen, so that the mode alone decides what it does.
     """
     verdict, reach = snapshot.verdict, reaches(snapshot)
-    fresh_until = int(snapshot.time.boottime_ns / 1e9 + ttl_seconds)
+    fresh_until = max(int(snapshot.time.boottime_ns / 1e9 + ttl_seconds - lead_seconds), 0)
     expires = NEVER if verdict.state is State.FAILED and verdict.hard else fresh_until
     lines = [
         f"{verdict.state.value} {expires} {snapshot.generation} {_words(verdict.reason)}",
