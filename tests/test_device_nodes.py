@@ -125,6 +125,14 @@ def test_nodes_of_boards_that_nobody_gave_this_program_are_missing(
     assert "drives 2 boards: the driver was not asked" in said
 
 
+def test_the_node_of_one_board_is_missing_in_the_singular(tmp_path: Path) -> None:
+    """A workstation has one board."""
+    modules = driven(tmp_path / "modules", "nvidia")
+    min((modules / "nvidia").glob("drivers/pci:nvidia/0000:*")).unlink()
+    said = closed_nodes("nvidia", made(tmp_path / "dev", "nvidiactl"), modules)
+    assert "drives 1 board: the driver was not asked" in said
+
+
 @pytest.mark.parametrize(("backend", "there"), [("nvidia", "nvidiactl"), ("amd", "kfd")])
 @pytest.mark.parametrize("kind", sorted(REFUSALS))
 def test_a_library_without_the_nodes_of_its_boards_neither_refuses_nor_lists_none(

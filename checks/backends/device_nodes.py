@@ -67,7 +67,7 @@ def closed_nodes(backend: str, devices: Path, modules: Path) -> str:
         module = modules / row.module
         boards = _found(module, row.boards) if not there and row.boards else []
         if not there and (boards or not row.boards) and module.exists():
-            has = f"drives {len(boards)} boards" if row.boards else "is loaded"
+            has = f"drives {len(boards)} board{'s' * (len(boards) > 1)}" if row.boards else "is loaded"
             return f"{devices / row.nodes} is missing, although the module {row.module} {has}: {MISSING_STEP}"
     return ""
 
