@@ -546,10 +546,10 @@ def test_a_runtime_directory_that_fails_while_a_load_runs_costs_no_result(
     """Full, or removed: the load goes on, and is judged."""
     write = statefile.write_state
 
-    def full(path: Path, snapshot: Snapshot, *, ttl_seconds: float) -> None:
+    def full(path: Path, snapshot: Snapshot, *, ttl_seconds: float, lead_seconds: float) -> None:
         if not snapshot.agent.probing:
             raise statefile.StateFileError(f"{path}: no space left")
-        write(path, snapshot, ttl_seconds=ttl_seconds)
+        write(path, snapshot, ttl_seconds=ttl_seconds, lead_seconds=lead_seconds)
 
     monkeypatch.setattr(alone, "write_state", full)
     file = tmp_path / "burn-in.json"
