@@ -61,6 +61,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     ``withheld``: for the node, PCI addresses of GPUs that the cgroup of its reader (a job's) denies.
     ``excluded``: GPUs that a driver option excludes; ``unread_pages``: GPUs whose driver page does not report that now.
     ``not_given``: GPUs that the container of its reader was not given, although it was given others.
+    ``drained``: ``nvidia-smi drain`` keeps new processes from it, so its driver neither lists nor reads it.
     ``offline``: for the node, whether its kernel lists processors that are not in use.
     ``called``: the id that its command reports now, where the device keeps its first one.
     ``shares_uuid``: its driver reports the same UUID for another GPU, so the UUID identifies neither.
@@ -90,6 +91,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     excluded: tuple[str, ...] = ()
     unread_pages: tuple[str, ...] = ()
     not_given: tuple[str, ...] = ()
+    drained: bool = False
     shares_uuid: bool = False
     offline: bool = False
     called: str | None = None

@@ -131,6 +131,7 @@ class Engine:
         self._generation = 0
         self._devices: dict[str, tuple[Device, ...]] = {}
         self._duplicates: tuple[tuple[Device, Device], ...] = ()
+        self._drained: tuple[Device, ...] = ()
         self._left_out: frozenset[tuple[str, str]] = frozenset()
         self._names: dict[tuple[str, str], str] = {}
         self._samples: dict[tuple[str, str], Sample] = {}
@@ -170,7 +171,9 @@ class Engine:
         gone = {(backend, identity) for identity in before.keys() - kept}
         in_order = dict.fromkeys((*(name for name, _ in self._cadences), *self._devices))
         self._duplicates = listed_twice({name: self._devices.get(name, ()) for name in in_order})
-        self._left_out = frozenset((device.backend, device.id) for device, _ in self._duplicates)
+        self._drained = tuple(device for devices in self._devices.values() for device in devices if device.drained)
+        unread = (*(device for device, _ in self._duplicates), *self._drained)
+        self._left_out = frozenset((device.backend, device.id) for device in unread)
         gone |= self._left_out
         for key in [key for key, sample in self._samples.items() if (sample.backend, sample.device) in gone]:
             del self._samples[key]
@@ -373,9 +376,9 @@ class Engine:
 
     def _present(self) -> tuple[Device, ...]:
         """Return every enumerated device once; one that a vendor's library names is no bare PCI device any more."""
-        listed = (device for devices in self._devices.values() for device in devices)
+        listed = [device for devices in self._devices.values() for device in devices]
         everything = [device for device in listed if (device.backend, device.id) not in self._left_out]
-        named = {_slot(device) for device in everything if device.backend != "host" and device.pci}
+        named = {_slot(device) for device in (*everything, *self._drained) if device.backend != "host" and device.pci}
         return tuple(
             device
             for device in everything
@@ -406,6 +409,7 @@ class Engine:
             now=now,
             devices=present,
             duplicates=self._duplicates,
+            drained=self._drained,
             memory=msgspec.structs.replace(self._memory, seen=MappingProxyType(self._memory.seen)),
             samples=MappingProxyType(self._samples),
             growth=MappingProxyType(self._counters.growth),

@@ -1,6 +1,7 @@
-"""Boards that their driver does not list to this node's readers and that are not lost: what the host's reader tells.
+"""Boards that their driver does not list to this node's readers and that are not lost, and the reason for each.
 
-A cgroup denies them, an option of their driver excludes them, or the container of the readers was given others.
+A cgroup denies them, an option of their driver excludes them, a person drained them by the driver's own command, or
+the container of the readers was given others.
 """
 
 from __future__ import annotations
@@ -42,7 +43,19 @@ def why_unlisted(view: View, device: Device) -> str:
         return "denied to this process by its cgroup, as in a job"
     if places & {*excluded(view)}:
         return "not listed, because an option of its driver excludes it"
+    if places & {board.pci for board in view.drained}:
+        return "not listed, because nvidia-smi drain took it out of service"
     return ""
+
+
+def out_of_service(view: View) -> dict[str, str]:
+    """Return why each remembered board is not listed that an administrator took out of service, by device id.
+
+    A finding of the node says so, and nothing can be measured of the board itself.
+    """
+    places = {*excluded(view), *(board.pci for board in view.drained)}
+    remembered = (seen.device for seen in view.memory.seen.values())
+    return {device.id: why_unlisted(view, device) for device in remembered if places_of(device) & places}
 
 
 def was_given_elsewhere(view: View, seen: Seen) -> bool:

@@ -14,6 +14,7 @@ from .consequences import parts_lost, seen_by
 from .episodes import NOT_EVALUATED, node_verdict, verdict
 from .losses import taken_out
 from .standing import not_judged
+from .unlisted import out_of_service
 from .view import View, device_name
 
 INVENTORY = "inventory"
@@ -80,12 +81,18 @@ def verdicts_of(
     Before anything was judged only a failure that is remembered counts: it outlives the agent. What is open on a device
     that nothing lists counts against the node, unless a person said that the device is gone. A device that answers
     nothing stays unknown itself; it makes the node unknown only where no person knows that it is lost. A part that is
-    lost with its board is as that is, and counts once.
+    lost with its board is as that is, and counts once. A board out of service counts by the finding of its node.
     """
     of_device: dict[str, list[Finding]] = {}
     for finding in findings:
         of_device.setdefault(finding.device, []).append(finding)
     verdicts = {device: verdict(device, episodes, of_device.get(device, ()), partial=partial) for device in known}
+    unused = {
+        device: msgspec.structs.replace(verdicts[device], reason=why)
+        for device, why in out_of_service(view).items()
+        if device in verdicts and not verdicts[device].episodes
+    }
+    verdicts |= unused
     parts = {part: board for part, board in parts_lost(findings).items() if part in verdicts and board in verdicts}
     verdicts |= {part: verdicts[board] for part, board in parts.items() if not verdicts[part].episodes}
     gone = taken_out(episodes)
@@ -96,6 +103,7 @@ def verdicts_of(
         device: entry
         for device, entry in verdicts.items()
         if device not in gone
+        and device not in unused
         and not (device in parts and entry == verdicts[parts[device]])
         and not (partial and entry.reason == NOT_EVALUATED)
         and not (device in lost and not entry.episodes)

@@ -29,6 +29,7 @@ from nodevet.checks.core.model import (
     ReaderStatus,
 )
 from nodevet.checks.engine.arriving import is_being_taken, is_booting, may_be_bound_yet, may_be_listed_yet, page_of
+from nodevet.checks.engine.bare import bare_boards, is_unanswered, reader_of, unread_boards, without_address
 from nodevet.checks.engine.baseline import UNNAMED
 from nodevet.checks.engine.judging import Rule
 from nodevet.checks.engine.registry import check
@@ -42,7 +43,7 @@ from nodevet.checks.engine.unlisted import (
 )
 from nodevet.checks.engine.view import View, device_name, device_names
 from nodevet.checks.reference.limits import from_table
-from nodevet.checks.reference.vendors import LENT_DRIVERS, vendor_of
+from nodevet.checks.reference.vendors import vendor_of
 
 EMPTY = Rule(
     check="inventory",
@@ -128,6 +129,15 @@ EXCLUDED = Rule(
     next_step="acknowledge the finding, or remove the board from NVreg_ExcludedGpus and reload the driver",
 )
 """An administrator may exclude a board by a driver option; the driver reports it, so the board is not lost."""
+DRAINED = Rule(
+    check="inventory",
+    code="inventory.drained",
+    outcome=Outcome.WARN,
+    fault_class=FaultClass.CONFIGURATION,
+    action=Action.INSPECT,
+    next_step="acknowledge the finding, or return the board to service: nvidia-smi drain -p ADDRESS -m 0",
+)
+"""``nvidia-smi drain -m 1`` keeps new processes from a board, so its driver does not list it, as if it were lost."""
 OFFLINE = Rule(
     check="inventory",
     code="processor.offline",
@@ -220,9 +230,17 @@ def judge(view: View, policy: Inventory) -> Iterator[Finding]:
         yield EXCLUDED.on_node(Outcome.UNMEASURED, f"{unread}: the driver's page about it could not be read")
     elif any(view.of_kind(DeviceKind.NODE)):
         yield EXCLUDED.on_node(Outcome.PASS, "no board is excluded by a driver option")
+    yield _drained(view)
     for vendor in _vendors(view):
         yield from _driver(view, vendor)
     yield _count(view, policy.expected_accelerators)
+
+
+def _drained(view: View) -> Finding:
+    if not view.drained:
+        return DRAINED.on_node(Outcome.PASS, "no board is drained by nvidia-smi drain")
+    facts = ", ".join(f"{board.pci} ({board.model})" for board in view.drained)
+    return DRAINED.on_node(Outcome.WARN, f"{facts}: taken out of service by nvidia-smi drain; not judged")
 
 
 def _listed_twice(view: View) -> Finding:
@@ -247,8 +265,8 @@ def _lost(view: View, device: Device) -> Finding:
         return LOST.on_node(
             Outcome.FAIL, f"{name}: no longer answers ({detail}){known}", device=device.id, evidence_time=sample.time
         )
-    if _unanswered(view, device):
-        reader = _reader(view, device.vendor)
+    if is_unanswered(view, device):
+        reader = reader_of(view, device.vendor)
         if reader is not None and device.pci in reader.quarantined and reader.blamed.get(device.pci, 0) < WITNESSES:
             return LOST.on_node(
                 Outcome.UNMEASURED,
@@ -318,8 +336,8 @@ def _offline(view: View, device: Device) -> Finding | None:
 
 def _missing(view: View, device: Device) -> Finding:
     name = device_name(view, device.id)
-    reader = _reader(view, device.backend)
-    at_slot = page_of(device, _bare(view, device.vendor))
+    reader = reader_of(view, device.backend)
+    at_slot = page_of(device, bare_boards(view, device.vendor))
     if not _enumerated(view, device.backend):
         state = reader.state.value if reader else "not running"
         return MISSING.on_node(
@@ -385,7 +403,7 @@ def _merged(device: Device, present: set[str]) -> bool:
 
 def _enumerated(view: View, backend: str) -> bool:
     """Return whether the reader of *backend* has told what there is: a list, or that there is nothing."""
-    reader = _reader(view, backend)
+    reader = reader_of(view, backend)
     if reader is None:
         return any(device.backend == backend for device in view.devices)
     if reader.state is ReaderState.RUNNING:
@@ -403,109 +421,24 @@ def _vendors(view: View) -> tuple[str, ...]:
     return tuple(sorted({device.vendor for device in known if device.kind is DeviceKind.ACCELERATOR}))
 
 
-def _bare(view: View, vendor: str) -> list[Device]:
-    """Return the accelerators of *vendor* that only the PCI bus shows."""
-    return [d for d in view.of_kind(DeviceKind.ACCELERATOR) if d.backend == "host" and d.vendor == vendor]
-
-
 def _did(reader: ReaderStatus, board: Device) -> str:
     """Return what *board* last did to its *reader*, which leaves it alone, for a message, or an empty text."""
     words = reader.left_alone.get(board.pci or "")
     return f": {words}" if words else ""
 
 
-def _unanswered(view: View, board: Device) -> bool:
-    """Return whether its own driver holds *board*, runs without it, and does not list it.
-
-    It runs without it where it answers for its siblings, or was told to leave it alone, as the only one may be. One
-    that is remembered by its name is missing under that name.
-    """
-    reader = _reader(view, board.vendor)
-    return (
-        board.backend == "host"
-        and board.kind is DeviceKind.ACCELERATOR
-        and _is_driven(view, board)
-        and (
-            any(device.backend == board.vendor for device in view.devices)
-            or (reader is not None and board.pci in reader.quarantined)
-        )
-        and board.pci not in _remembered(view, board.vendor)
-    )
-
-
-def _is_driven(view: View, board: Device) -> bool:
-    """Return whether the driver of its vendor is bound to *board*, and runs: there is nothing to install."""
-    reader = _reader(view, board.vendor)
-    running = reader is not None and reader.state is ReaderState.RUNNING
-    return running and board.driver is not None and board.driver == vendor_of(board.vendor).kernel_module
-
-
-def _remembered(view: View, vendor: str) -> set[str | None]:
-    """Return the addresses of the devices that the library of *vendor* once named."""
-    return {seen.device.pci for seen in view.memory.seen.values() if seen.device.backend == vendor}
-
-
-def _named_by_another(view: View, vendor: str) -> set[str | None]:
-    """Return the addresses of the boards of *vendor* that a reader besides its own, such as a command, once named.
-
-    While that reader runs, one that it does not list any more is missing under that name.
-    """
-    running = {reader.backend for reader in view.readers if reader.state is ReaderState.RUNNING}
-    known = (seen.device for seen in view.memory.seen.values() if seen.device.vendor == vendor)
-    return {board.pci for board in known if board.backend in running - {"host", vendor}}
-
-
-def _without_address(view: View, vendor: str) -> int:
-    """Return how many boards of *vendor* a reader besides its own lists, or listed, that do not tell their address.
-
-    One that is listed no more is missing by its name; its page on the bus is no other board's.
-    """
-    running = {reader.backend for reader in view.readers if reader.state is ReaderState.RUNNING} - {"host", vendor}
-    known = {device.id: device for device in (*(seen.device for seen in view.memory.seen.values()), *view.devices)}
-    return sum(
-        board.backend in running and board.vendor == vendor and board.pci is None and board.parent is None
-        for board in known.values()
-        if board.kind is DeviceKind.ACCELERATOR
-    )
-
-
 def _is_read(view: View, vendor: str) -> bool:
     """Return whether the backend of *vendor* runs, or another one that lists devices of it, such as a command."""
     backends = {device.backend for device in view.of_kind(DeviceKind.ACCELERATOR) if device.vendor == vendor}
-    readers = (_reader(view, backend) for backend in (vendor, *(backends - {"host"})))
+    readers = (reader_of(view, backend) for backend in (vendor, *(backends - {"host"})))
     return any(reader is not None and reader.state is ReaderState.RUNNING for reader in readers)
-
-
-def _reader(view: View, backend: str) -> ReaderStatus | None:
-    return next((reader for reader in view.readers if reader.backend == backend), None)
-
-
-def _unread_pages(view: View, vendor: str, reader: ReaderStatus | None, unplaced: int) -> list[Device]:
-    """Return the boards of *vendor* that only the PCI bus shows, and that no other finding or reader tells of.
-
-    As many as *unplaced* are told without an address: where no more are bound to a driver, they are these.
-    """
-    boards = [board for board in _bare(view, vendor) if board.driver not in LENT_DRIVERS]
-    others = _named_by_another(view, vendor)
-    boards = [board for board in boards if board.pci not in others or may_be_bound_yet(view, board)]
-    bound = [board for board in boards if board.driver is not None]
-    if len(bound) <= unplaced:
-        boards = [board for board in boards if board.driver is None]
-    if reader is not None and reader.state is not ReaderState.RUNNING:  # its failure is that of the boards it was given
-        boards = [board for board in boards if board.pci not in not_given(view)]
-    elif reader is not None:
-        # One that is remembered is told as device.missing, one that its driver holds and does not list as device.lost.
-        remembered = _remembered(view, vendor)
-        named = {board.pci for board in boards if board.pci in remembered and not may_be_bound_yet(view, board)}
-        boards = [board for board in boards if board.pci not in named and not _is_driven(view, board)]
-    return boards
 
 
 def _driver(view: View, vendor: str) -> Iterator[Finding]:
     part = Part(PartKind.DEVICE, f"vendor:{vendor}")
-    reader = _reader(view, vendor)
-    unplaced = _without_address(view, vendor) if reader is None else 0
-    boards = _unread_pages(view, vendor, reader, unplaced)
+    reader = reader_of(view, vendor)
+    unplaced = without_address(view, vendor) if reader is None else 0
+    boards = unread_boards(view, vendor, reader, unplaced)
     where = ", ".join(f"{board.pci} (bound to {board.driver or 'no driver'})" for board in boards)
     failure = reader.failure if reader else None
     says = f"; the collector reports: {failure.detail}" if failure else ""
@@ -562,7 +495,7 @@ def _count(view: View, expected: int | None) -> Finding:
         return COUNT.on_node(Outcome.PASS, "no expected number of accelerators is known")
     accelerators = [device for device in view.of_kind(DeviceKind.ACCELERATOR) if device.backend != "host"]
     ids = {device.id for device in accelerators}
-    count = sum(device.parent not in ids for device in accelerators) + len(withheld(view))
+    count = sum(device.parent not in ids for device in accelerators) + len(withheld(view)) + len(view.drained)
     waiting = [
         reader.backend
         for reader in view.readers

@@ -126,6 +126,7 @@ class NvidiaBackend:
         self._library = library
         self._gpus: dict[str, _Gpu] = {}
         self._remembered: dict[str, _Gpu] = {}
+        self._drained: dict[str, Device] = {}
         self._by_handle: dict[int, Device] = {}
         self._event_set: Any = None
         self._event_trouble_noted = False
@@ -136,7 +137,8 @@ class NvidiaBackend:
     def devices(self) -> tuple[Device, ...]:
         """Enumerate again; what was found unsupported is tried anew. Raise BackendError where there is no device."""
         count = self._library.system("nvmlDeviceGetCount")
-        if not count:
+        self._drained = self._read_drained(count)
+        if not count and not self._drained:
             raise BackendError(
                 FailureKind.NO_DEVICES,
                 "the NVIDIA driver is loaded and lists no device: see lspci and the kernel log",
@@ -167,10 +169,12 @@ class NvidiaBackend:
         self._gpus = found
         self._remembered |= found
         self._watch_events()
-        return tuple(gpu.device for gpu in sorted(found.values(), key=lambda gpu: gpu.index))
+        return (*(gpu.device for gpu in sorted(found.values(), key=lambda gpu: gpu.index)), *self._drained.values())
 
     def read(self, group: str, device: Device) -> list[Reading]:
         """Return the readings of *group*; raise BackendError when the device is lost or answers nothing at all."""
+        if device.drained:
+            return []
         gpu = self._gpus.get(device.id)
         if gpu is None:
             raise BackendError(FailureKind.LOST, f"the NVIDIA driver no longer lists {_label(device)}", of_driver=True)
@@ -266,8 +270,25 @@ class NvidiaBackend:
             page.parent.name: None if page.parent.name in self._skipped else self._read_page(page) for page in pages
         }
         tree = Tree(self._context.root, self._context.progress)
-        others = kept_away(tree, self._on_bus(), texts)
+        others = kept_away(tree, self._on_bus(), texts) | self._drained.keys()
         return [page for page in pages if page.parent.name not in others]
+
+    def _read_drained(self, count: int) -> dict[str, Device]:
+        """Return, by address, the boards that ``nvidia-smi drain`` keeps new processes from, where NVML counts fewer
+        boards than the kernel driver has. A refused question (virtual machines, old drivers) drains none.
+        """
+        self._drained = {}
+        pages = self._pages()
+        used = self._used(pages) if len(pages) > count else []
+        asked = [page for page in used if page.parent.name not in self._skipped]
+        if len(used) <= count:
+            return {}
+        drained = [page for page in asked if self._library.is_drained(page.parent.name)]
+        return {page.parent.name: msgspec.structs.replace(self._page_device(page), drained=True) for page in drained}
+
+    def _page_device(self, page: Path) -> Device:
+        """Return what the kernel driver's *page* tells of its board."""
+        return _unknown(page.parent.name, page.parent.name, _information(self._read_page(page)))
 
     def _read_page(self, path: Path) -> str:
         """Return a page of the kernel driver, empty where unreadable; it waits for the board as any call does."""
@@ -416,7 +437,7 @@ class NvidiaBackend:
         answering = {gpu.device.pci for gpu in found.values()}
         silent = [path for path in self._used(self._pages()) if path.parent.name not in answering | self._skipped]
         if silent:
-            return _unknown(silent[0].parent.name, silent[0].parent.name, _information(self._read_page(silent[0])))
+            return self._page_device(silent[0])
         bound = self._bound()
         address = bound[index] if index < len(bound) and bound[index] not in answering | self._skipped else None
         return _unknown(address or f"nvidia-{index}", address, {})

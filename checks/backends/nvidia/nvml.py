@@ -197,6 +197,19 @@ class Library:
             raise refused(code, symbol)
         return value
 
+    def is_drained(self, address: str) -> bool:
+        """Return whether ``nvidia-smi drain`` keeps new processes from the board at PCI *address*; False if refused.
+
+        NVML does not list such a board to a process that starts later, and answers about it by its address alone.
+        """
+        place = self.module.nvmlPciInfo_t()
+        domain, bus, slot = (int(number, 16) for number in address.partition(".")[0].split(":"))
+        place.domain, place.bus, place.device = domain, bus, slot
+        place.busId = f"{domain:08X}:{bus:02X}:{slot:02X}.0".encode()
+        symbol = "nvmlDeviceQueryDrainState"
+        code, state = self.attempt(f"{symbol} of PCI {address}", symbol, place)
+        return code == SUCCESS and bool(state)
+
     def fields(self, target: Target, array: Any, count: int) -> int:
         """Fetch *count* field values into *array* and return NVML's code of the whole call."""
         symbol = "nvmlDeviceGetFieldValues"

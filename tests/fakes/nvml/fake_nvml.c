@@ -194,6 +194,19 @@ nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char *address, nvmlDevice_t 
     return NVML_ERROR_NOT_FOUND;
 }
 
+nvmlReturn_t nvmlDeviceQueryDrainState(nvmlPciInfo_t *asked, nvmlEnableState_t *state)
+{
+    ENTER_SYSTEM();
+    for (int slot = 0; slot < SLOTS; slot++) {
+        nvmlPciInfo_t pci;
+        pci_of(slot, &pci);
+        if (pci.domain != asked->domain || pci.bus != asked->bus || asked->device) continue;
+        *state = number("drained", slot, 0) ? NVML_FEATURE_ENABLED : NVML_FEATURE_DISABLED;
+        return NVML_SUCCESS;
+    }
+    return NVML_ERROR_INVALID_ARGUMENT;
+}
+
 nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t device, unsigned int *index)
 {
     ENTER_DEVICE();

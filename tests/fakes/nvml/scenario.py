@@ -2,7 +2,8 @@
 
 Numbers are in the unit that NVML itself speaks, which the key names:
 
-- inventory: ``count`` 8, ``present.SLOT`` 1, ``name``, ``uuid``, ``serial``, ``minor``, ``pci_bus``,
+- inventory: ``count`` 8, ``present.SLOT`` 1, ``drained.SLOT`` 0 (beside ``present.SLOT`` 0),
+  ``name``, ``uuid``, ``serial``, ``minor``, ``pci_bus``,
   ``pci_device_id``, ``vbios``, ``driver_version``, ``nvml_version``, ``numa_node``, ``mig_mode``,
   ``architecture``, ``virtualization_mode`` 0 (2: a share of a board in a virtual machine)
 - heat in degrees: ``temperature`` 40, ``memory_temperature`` 48, ``temperature_margin`` 47,
