@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any, NoReturn, cast
 
 import msgspec
@@ -25,7 +25,7 @@ from nodevet.checks.core.model import (
     State,
 )
 from nodevet.checks.engine import engine as engine_module
-from nodevet.checks.engine import episodes
+from nodevet.checks.engine import episodes, listed, runner
 from nodevet.checks.engine.check_run import CHECK_ERROR, MOST_TRIES, ConfiguredCheck, not_configured, run_check
 from nodevet.checks.engine.engine import Engine
 from nodevet.checks.engine.episodes import Evidence, Ledger
@@ -283,23 +283,35 @@ CORE = {
     "fault_findings",
     "fold",
     "forget",
+    "holders_of",
     "verdicts_of",
 }
 """Those without which nothing is judged: the last snapshot stands, without anything green in it."""
 
-SMALL = {"_slot", "_is_process_id", "attempt", "culprits"}
+SMALL = {"_slot", "_is_page", "attempt", "culprits"}
+
+
+MODULES = (engine_module, runner, listed)
+CLASSES = (Engine, runner.CheckRunner, listed.ListedDevices)
+"""The engine, and the parts of it that have a file of their own."""
+
+
+def module_of(name: str) -> ModuleType | None:
+    """Return the module of the engine that has the function *name*."""
+    return next((module for module in MODULES if isinstance(getattr(module, name, None), FunctionType)), None)
 
 
 def used(code: CodeType, seen: set[str]) -> Iterator[str]:
-    """Yield the functions of the engine's module that *code* uses, through methods of the engine too."""
+    """Yield the functions of the engine's modules that *code* uses, through methods of their classes too."""
     for name in code.co_names:
-        method = getattr(Engine, name, None)
-        method = method.fget if isinstance(method, property) else method
-        if isinstance(getattr(engine_module, name, None), FunctionType):
+        if module_of(name) is not None:
             yield name
-        elif isinstance(method, FunctionType) and name not in seen:
+        elif name not in seen:
             seen.add(name)
-            yield from used(method.__code__, seen)
+            methods = (getattr(owner, name, None) for owner in CLASSES)
+            for method in (entry.fget if isinstance(entry, property) else entry for entry in methods):
+                if isinstance(method, FunctionType):
+                    yield from used(method.__code__, seen)
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from used(constant, seen)
@@ -350,7 +362,7 @@ def test_what_had_changed_when_a_judgement_failed_is_in_the_next(name: str, monk
     engine = engine_of(list(discover()))
     engine.evaluate(INFO)
     engine.take_event(event("nvidia.xid.79"))
-    monkeypatch.setattr(engine_module, name, planted)
+    monkeypatch.setattr(module_of(name) or engine_module, name, planted)
     changes: list[Episode] = []
     for _ in range(2):
         with pytest.raises(ZeroDivisionError):

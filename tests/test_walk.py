@@ -47,6 +47,7 @@ VOCABULARY = "checks/core/"
 
 BESIDE = {
     "checks/engine/baseline.py": "asks which readings are there",
+    "checks/engine/disproof.py": "looks for processes",
     "checks/engine/growth.py": "looks for counters",
     "checks/engine/lapses.py": "looks at the time",
     "checks/engine/refusal.py": "looks for failures",

@@ -18,10 +18,14 @@ from nodevet.checks.core.model import (
     Instant,
     PartKind,
     Result,
+    Sample,
     compared_serial,
 )
 
 from .retest import ClearingRow, clearing_table, is_later, retest_proof, stands_wrong
+
+LONGEST_PROCESS_ID = 10
+"""Digits of the largest process id, PID_MAX_LIMIT of the kernel, with room."""
 
 
 class Holders(msgspec.Struct, frozen=True):
@@ -29,6 +33,23 @@ class Holders(msgspec.Struct, frozen=True):
 
     pids: frozenset[int]
     time: Instant
+
+
+def holders_of(samples: Iterable[Sample]) -> dict[str, Holders]:
+    """Return the processes that hold each device, as the *samples* that could be read report them."""
+    return {
+        sample.device: Holders(
+            frozenset(int(pid) for pid in reading.value.split(",") if _is_process_id(pid)), sample.time
+        )
+        for sample in samples
+        if sample.failure is None
+        for reading in sample.readings
+        if reading.quantity == "compute_process_ids" and isinstance(reading.value, str)
+    }
+
+
+def _is_process_id(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= LONGEST_PROCESS_ID
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,7 +6,6 @@ findings into episodes and returns a Snapshot together with what must be kept so
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import islice
@@ -20,7 +19,6 @@ from nodevet.checks.core.model import (
     AgentInfo,
     CheckRun,
     Device,
-    DeviceKind,
     Episode,
     Event,
     EventCount,
@@ -40,30 +38,31 @@ from nodevet.checks.core.model import (
 from nodevet.checks.core.recall import Recall
 from nodevet.checks.kernel_log.dedupe import Deduplicator, DeduplicatorState
 
-from .acknowledgement import Returns, are_other_boards
+from .acknowledgement import Returns
 from .baseline import (
     by_name,
     forget,
     links_noted,
-    listed_twice,
     named,
     owed,
-    recognised,
     remember,
     without_pages,
     without_ports,
 )
-from .check_run import ConfiguredCheck, Rests, not_asked, not_configured, nothing_found, runs_again, told_run
+from .check_run import ConfiguredCheck
 from .consequences import counted_once, joined, shown_once
-from .episodes import Evidence, Holders, Knew, Ledger, acknowledge, anybody, fold
+from .disproof import holders_of
+from .episodes import Evidence, Knew, Ledger, acknowledge, anybody, fold
 from .growth import Counter, Counters
 from .hours import Hourly
 from .lapses import Lapse, Lapses
+from .listed import ListedDevices
 from .overflow import without_those_not_kept
 from .refusal import counted
 from .renamed import COMMANDS
 from .retest import LatestResults
 from .reuse import Reuse
+from .runner import WAITING_EVENTS, CheckRunner
 from .seen_events import SeenEvent, SeenEvents
 from .standing import not_judged
 from .tally import Counts, count_events
@@ -71,9 +70,6 @@ from .verdicts import verdicts_of
 from .view import Cadence, KernelLogState, KnownDevices, View
 
 __all__ = ["ConfiguredCheck", "Engine", "Round"]
-
-WAITING_EVENTS = 1000
-"""So many events wait for a check that cannot run, by each; the oldest are given up."""
 
 MOST_NAMES = 1000
 """So many former names of devices are remembered: who did not hear of one yet asks soon."""
@@ -83,9 +79,6 @@ MOST_FOLDS = 100
 
 STEP = "judging: "
 """Before the name of a step of a judgement, where it is a part of the agent that failed."""
-
-LONGEST_PROCESS_ID = 10
-"""Digits of the largest process id, PID_MAX_LIMIT of the kernel, with room."""
 
 Returned = TypeVar("Returned")
 
@@ -123,17 +116,13 @@ class Engine:
         self._guard = guard or Guard(lambda _line: None)
         self._partial = partial
         self._modes = modes or Modes()
-        self._checks = tuple(checks)
+        self._runner = CheckRunner(checks, partial=partial)
         self._node = node
         self._clock = clock
         self._cadences = dict(cadences or {})
         self._scope = scope
         self._generation = 0
-        self._devices: dict[str, tuple[Device, ...]] = {}
-        self._duplicates: tuple[tuple[Device, Device], ...] = ()
-        self._drained: tuple[Device, ...] = ()
-        self._left_out: frozenset[tuple[str, str]] = frozenset()
-        self._names: dict[tuple[str, str], str] = {}
+        self._listed = ListedDevices()
         self._samples: dict[tuple[str, str], Sample] = {}
         self._counters = Counters()
         self._lapses = Lapses()
@@ -141,14 +130,11 @@ class Engine:
         self._old_ports: set[tuple[str, int]] = set()
         self._events: list[Event] = []
         self._counts: Counts = {}
-        self._waiting: dict[str, tuple[Event, ...]] = {}
-        self._aside: dict[str, tuple[Event, ...]] = {}
         self._results = LatestResults()
         self._readers: tuple[ReaderStatus, ...] = ()
         self._kernel_log: KernelLogState | None = None
         self._deduplicator = Deduplicator()
         self._seen_events = SeenEvents()
-        self._rests = Rests()
         self._reuse = Reuse() if reuses else None
         self._faults: tuple[PartFault, ...] = ()
         self._ledger = Ledger()
@@ -163,26 +149,15 @@ class Engine:
 
     def take_devices(self, backend: str, devices: Iterable[Device]) -> None:
         """Replace the inventory of *backend* by what it enumerated now; what is gone takes its samples with it."""
-        before = {device.id: device for device in self._devices.get(backend, ())}
-        listed = tuple(devices)
-        self._devices[backend] = recognised(self._memory, listed)
-        self._names |= {(backend, told.id): one.id for told, one in zip(listed, self._devices[backend], strict=True)}
-        kept = {device.id for device in self._devices[backend] if _is_same(before.get(device.id), device)}
-        gone = {(backend, identity) for identity in before.keys() - kept}
-        in_order = dict.fromkeys((*(name for name, _ in self._cadences), *self._devices))
-        self._duplicates = listed_twice({name: self._devices.get(name, ()) for name in in_order})
-        self._drained = tuple(device for devices in self._devices.values() for device in devices if device.drained)
-        unread = (*(device for device, _ in self._duplicates), *self._drained)
-        self._left_out = frozenset((device.backend, device.id) for device in unread)
-        gone |= self._left_out
+        gone = self._listed.take(backend, devices, self._memory, (name for name, _ in self._cadences))
         for key in [key for key, sample in self._samples.items() if (sample.backend, sample.device) in gone]:
             del self._samples[key]
 
     def take_sample(self, sample: Sample) -> None:
         """Keep *sample* as the latest of its device and group, and note how far its counters grew."""
-        name = self._names.get((sample.backend, sample.device), sample.device)
+        name = self._listed.names.get((sample.backend, sample.device), sample.device)
         sample = sample if name == sample.device else msgspec.structs.replace(sample, device=name)
-        if (sample.backend, sample.device) in self._left_out:
+        if self._listed.is_left_out(sample.backend, sample.device):
             return
         self._samples[sample.device, sample.group] = sample
         self._simulated = self._simulated or sample.simulated
@@ -194,7 +169,7 @@ class Engine:
 
     def take_event(self, event: Event) -> None:
         """Queue *event* for the next evaluation, unless another source, or this one before, told of it already."""
-        name = self._names.get((event.source, event.device or ""))
+        name = self._listed.names.get((event.source, event.device or ""))
         event = event if name in (None, event.device) else msgspec.structs.replace(event, device=name)
         is_numbered = event.source.startswith(COMMANDS)
         if self._seen_events.admit(event) if is_numbered else self._deduplicator.admit(event):
@@ -206,7 +181,7 @@ class Engine:
 
     def take_readers(self, statuses: Iterable[ReaderStatus]) -> None:
         """Replace what is known of the readers."""
-        self._readers = tuple(by_name(status, self._names) for status in statuses)
+        self._readers = tuple(by_name(status, self._listed.names) for status in statuses)
 
     def take_kernel_log(self, state: KernelLogState) -> None:
         """Replace what is known of the kernel log's readability."""
@@ -224,7 +199,7 @@ class Engine:
         self, checks: Sequence[ConfiguredCheck], cadences: Mapping[tuple[str, str], Cadence], modes: Modes
     ) -> None:
         """Judge by other policies, cadences and modes from the next evaluation on."""
-        self._modes, self._checks, self._cadences = modes, tuple(checks), dict(cadences)
+        self._modes, self._runner.checks, self._cadences = modes, tuple(checks), dict(cadences)
 
     def acknowledge(
         self, key: Key, *, note: str, actor: str, until: Instant | Returns | None = None, knew: Knew = anybody
@@ -249,19 +224,21 @@ class Engine:
         judged, and what had changed by then is in the next Round.
         """
         now = self._clock()
-        present = self._present()
+        present = self._listed.present()
         said = {entry.key.device for entry in self._ledger.lasting if entry.last_seen.boot_id == now.boot_id}
-        naming = partial(named, self._memory, present, self._duplicates, said)
+        naming = partial(named, self._memory, present, self._listed.duplicates, said)
         names = self._step("names of devices", naming, dict[str, str])
         renamed = {old: names.get(new, new) for old, new in self._renamed.items()} | names
         self._renamed = dict(islice(renamed.items(), max(len(renamed) - MOST_NAMES, 0), None))
-        remembered = partial(remember, self._memory, present, self._links_up, now, self._duplicates)
+        remembered = partial(remember, self._memory, present, self._links_up, now, self._listed.duplicates)
         self._memory = self._step("memory of devices", remembered, lambda: self._memory)
         self._results.known(self._ledger.episodes)
         view = self._view(now, present)
         added = partial(count_events, self._counts, self._events, view)
         counts = self._step("counts of events", added, lambda: self._counts)
-        runs, found = self._run_checks(view)
+        if self._reuse is not None:
+            self._reuse.turn()
+        runs, found = self._runner.run(view, self._ledger.episodes)
         again = {finding.key for finding in found} if self._unfolded else set()
         waiting = tuple(finding for finding in self._unfolded if finding.key not in again)
         self._unfolded = ()
@@ -307,7 +284,7 @@ class Engine:
     def remembered(self, agent: AgentInfo) -> Snapshot:
         """Return a snapshot of what is known without judging anything: at start, and when stopping."""
         now = self._clock()
-        return self._snapshot(now, self._view(now, self._present()), (), (), agent)
+        return self._snapshot(now, self._view(now, self._listed.present()), (), (), agent)
 
     def memory(self) -> dict[str, bytes]:
         """Return all that a restarted engine needs to go on as if it had not stopped, by name."""
@@ -323,7 +300,7 @@ class Engine:
             "events": encode(self._deduplicator.state),
             "seen_events": encode(self._seen_events.state),
             "event_counts": encode(tuple(self._counts.values())),
-            "waiting": encode(_together(self._aside, self._waiting)),
+            "waiting": encode(self._runner.waiting),
             "refusals": encode(self._refusals),
             "renamed": encode(self._renamed),
         }
@@ -338,7 +315,7 @@ class Engine:
         self._memory = recall.take("inventory", KnownDevices, self._memory)
         self._deduplicator = Deduplicator(state=recall.take("events", DeduplicatorState, self._deduplicator.state))
         self._seen_events = SeenEvents(recall.take("seen_events", tuple[SeenEvent, ...], ()))
-        self._waiting = recall.take("waiting", dict[str, tuple[Event, ...]], {})
+        self._runner.restore(recall.take("waiting", dict[str, tuple[Event, ...]], {}))
         self._refusals = recall.take("refusals", dict[str, Refusal], {})
         self._renamed = recall.take("renamed", dict[str, str], {})
         self._counters = Counters(
@@ -367,23 +344,12 @@ class Engine:
     def _note_links(self, sample: Sample) -> None:
         """Note which links are up. Ports that their driver numbers anew are forgotten, or they were missed for ever."""
         up, seen = self._links_up.setdefault(sample.device, set()), self._memory.seen.get(sample.device)
-        listed = self._devices.get(sample.backend, ())
+        listed = self._listed.of(sample.backend)
         noted, old = links_noted({*up, *(seen.links_up if seen else ())}, sample, listed)
         up.update(noted)
         up -= old
         self._memory = without_ports(self._memory, sample.device, old)
         self._old_ports |= {(sample.device, port) for port in old}
-
-    def _present(self) -> tuple[Device, ...]:
-        """Return every enumerated device once; one that a vendor's library names is no bare PCI device any more."""
-        listed = [device for devices in self._devices.values() for device in devices]
-        everything = [device for device in listed if (device.backend, device.id) not in self._left_out]
-        named = {_slot(device) for device in (*everything, *self._drained) if device.backend != "host" and device.pci}
-        return tuple(
-            device
-            for device in everything
-            if not (device.kind is DeviceKind.ACCELERATOR and device.backend == "host" and _slot(device) in named)
-        )
 
     def _step(self, name: str, work: Callable[[], Returned], otherwise: Callable[[], Returned]) -> Returned:
         return self._guard.run(f"{STEP}{name}", work, otherwise)
@@ -408,8 +374,8 @@ class Engine:
         return View(
             now=now,
             devices=present,
-            duplicates=self._duplicates,
-            drained=self._drained,
+            duplicates=self._listed.duplicates,
+            drained=self._listed.drained,
             memory=msgspec.structs.replace(self._memory, seen=MappingProxyType(self._memory.seen)),
             samples=MappingProxyType(self._samples),
             growth=MappingProxyType(self._counters.growth),
@@ -424,37 +390,6 @@ class Engine:
             reuse=self._reuse,
         )
 
-    def _run_checks(self, view: View) -> tuple[tuple[CheckRun, ...], tuple[Finding, ...]]:
-        if self._reuse is not None:
-            self._reuse.turn()
-        runs: list[CheckRun] = []
-        everything: list[Finding] = []
-        for configured in self._checks:
-            began = time.perf_counter()
-            name = configured.check.name
-            waited = self._waiting.pop(name, ())
-            shown = msgspec.structs.replace(view, events=(*waited, *view.events)) if waited else view
-            ran = self._rests.run(configured, shown)
-            if ran.error:
-                # Nobody else may see its events again: an occurrence that comes back would count anew.
-                self._waiting[name] = tuple(shown.events)[-WAITING_EVENTS:]
-            if ran.aside:
-                self._aside[name] = (*self._aside.get(name, ()), *ran.aside)[-WAITING_EVENTS:]
-            again = runs_again(configured.check, ran, self._over(name))
-            findings = (*(ran.findings or (nothing_found(configured.check, ran.error),)), *again)
-            runs.append(told_run(configured.check, ran, findings, view.now, time.perf_counter() - began))
-            everything.extend(findings)
-        if not self._partial:
-            everything.extend(not_asked(self._checks, self._ledger.episodes))
-            if view.readers:
-                everything.extend(not_configured(view.readers, self._ledger.episodes))
-        return tuple(runs), tuple(everything)
-
-    def _over(self, check: str) -> tuple[Episode, ...]:
-        """Return what *check* may end: that it set events aside stands until another version judges them."""
-        kept = f"vendor:{check}.events" if self._aside.get(check) else ""
-        return tuple(episode for episode in self._ledger.episodes if episode.key.part.name != kept)
-
     def _own_faults(self) -> tuple[Finding, ...]:
         """Return what parts of the agent failed, and what ends the findings of those that an earlier agent had."""
         steps = tuple(fault for fault in self._guard.faults if fault.part.startswith(STEP))
@@ -468,14 +403,6 @@ class Engine:
         return (*told, *over)
 
     def _evidence(self, now: Instant, present: tuple[Device, ...], names: Mapping[str, str]) -> Evidence:
-        processes: dict[str, Holders] = {}
-        for sample in self._samples.values():
-            if sample.failure is not None:
-                continue
-            for reading in sample.readings:
-                if reading.quantity == "compute_process_ids" and isinstance(reading.value, str):
-                    pids = frozenset(int(pid) for pid in reading.value.split(",") if _is_process_id(pid))
-                    processes[sample.device] = Holders(pids, sample.time)
         return Evidence(
             now=now,
             devices=present,
@@ -483,7 +410,7 @@ class Engine:
             moved=frozenset(name for name, seen in self._memory.seen.items() if len(seen.slots) > 1),
             names=names,
             results=self._results.everything,
-            processes=processes,
+            processes=holders_of(self._samples.values()),
             old_ports=frozenset(self._old_ports),
         )
 
@@ -529,27 +456,7 @@ class Engine:
             covered=covered,
             names=self._renamed,
             refusals=self._refusals,
-            on_bus=tuple(page for page in self._devices.get("host", ()) if page.kind is DeviceKind.ACCELERATOR),
+            on_bus=self._listed.pages(),
         )
         self._refusals = self._step("refusals", partial(counted, snapshot), lambda: self._refusals)
         return msgspec.structs.replace(snapshot, refusals=self._refusals)
-
-
-def _is_same(before: Device | None, device: Device) -> bool:
-    """Return whether *device* is the board that it was: no other serial under the same id."""
-    return before is None or not are_other_boards(before.serial, device.serial)
-
-
-def _is_process_id(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) <= LONGEST_PROCESS_ID
-
-
-def _slot(device: Device) -> str:
-    return (device.pci or "").split(".")[0]
-
-
-def _together(
-    first: Mapping[str, tuple[Event, ...]], then: Mapping[str, tuple[Event, ...]]
-) -> dict[str, tuple[Event, ...]]:
-    """Return the events of both by check: another version of a check may judge what this one set aside."""
-    return {name: (*first.get(name, ()), *then.get(name, ())) for name in {**first, **then}}
