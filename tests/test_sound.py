@@ -180,7 +180,7 @@ def test_a_name_that_a_driver_gives_a_part_may_be_no_text() -> None:
 
 def test_a_pci_text_that_is_none_is_no_address() -> None:
     """An empty address of a link's peer is no peer, not the end of the reader."""
-    from nodevet.checks.backends.nvidia.backend import _address
+    from nodevet.checks.backends.nvidia.identity import _address
 
     assert _address("00000000:1B:00.0") == "0000:1b:00.0"
     for text in ("", ":", "x:1b:00.0", "\udcff"):
