@@ -57,6 +57,7 @@ def run(arguments: argparse.Namespace, *, stands_for_kernel: bool = False, spawn
     from nodevet.checks.core.clock import SystemClock
     from nodevet.checks.reference.tables import keep_tables
     from nodevet.checks.system.descriptors import raise_descriptor_limit
+    from nodevet.checks.system.procfs import refuse_foreign_proc
     from nodevet.checks.system.threads import prove_threads
 
     profile: str | None = arguments.simulate
@@ -78,6 +79,7 @@ def run(arguments: argparse.Namespace, *, stands_for_kernel: bool = False, spawn
     faulthandler.enable(STANDARD_ERROR)  # a watchdog ends a loop that stands still by SIGABRT: this says where it stood
     settings = load()
     raise_descriptor_limit()
+    refuse_foreign_proc()
     prove_threads()
     keep_tables()
     load_plans()

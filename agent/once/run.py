@@ -35,6 +35,7 @@ from nodevet.checks.engine.engine import ConfiguredCheck, Engine
 from nodevet.checks.engine.registry import installed
 from nodevet.checks.engine.verdicts import proved
 from nodevet.checks.system.lock import acquire_node_lock
+from nodevet.checks.system.procfs import refuse_foreign_proc
 
 LOOKS = 2
 MOST_LOOKS = 4
@@ -71,8 +72,10 @@ def look(
     *confirmed* is read once: that shows what is here, who uses it, and what is hard. *locked* says that the caller
     holds the node lock. *also* returns results that a look adds to them, for the next one.
 
-    Raises BusyError while an agent or another look reads the devices, StoreError in directories of a simulated node.
+    Raises BusyError while an agent or another look reads the devices, StoreError in directories of a simulated node,
+    ConfigurationError where /proc is of other processes.
     """
+    refuse_foreign_proc()
     refuse_simulated(Path(configuration.agent.state_dir), Path(configuration.agent.runtime_dir))
     clock = SystemClock(configuration.agent.root)
     configured = tuple(impatient(entry) for entry in configure(installed(), configuration, names))

@@ -60,6 +60,17 @@ def is_unanswered(view: View, board: Device) -> bool:
     )
 
 
+def out_of_place(view: View, vendor: str) -> tuple[Device, ...]:
+    """Return the boards that the library of *vendor* lists without an address, or at one that is not on the bus.
+
+    Each of them may be one that the bus shows and the library seems not to list.
+    """
+    places = {page.pci for page in view.on_bus}
+    boards = (device for device in view.of_kind(DeviceKind.ACCELERATOR) if device.backend == vendor)
+    alone = (board for board in boards if board.parent is None)
+    return tuple(board for board in alone if board.pci is None or (places and board.pci not in places))
+
+
 def _is_driven(view: View, board: Device) -> bool:
     """Return whether the driver of its vendor is bound to *board*, and runs: there is nothing to install."""
     reader = reader_of(view, board.vendor)

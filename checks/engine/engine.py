@@ -376,6 +376,7 @@ class Engine:
             devices=present,
             duplicates=self._listed.duplicates,
             drained=self._listed.drained,
+            on_bus=self._listed.pages(),
             memory=msgspec.structs.replace(self._memory, seen=MappingProxyType(self._memory.seen)),
             samples=MappingProxyType(self._samples),
             growth=MappingProxyType(self._counters.growth),

@@ -109,7 +109,8 @@ class KnownDevices(msgspec.Struct, frozen=True):
 class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """The present state of the node. ``devices`` answered the last enumeration; ``memory`` holds those known before.
     ``duplicates`` are those that two backends list: the one that is left out, and the one in ``devices``. ``drained``
-    are those that a person took out of service by the driver's own means: nothing reads them.
+    are those that a person took out of service by the driver's own means: nothing reads them. ``on_bus`` are the
+    accelerators as the PCI bus shows them, also those in ``devices``.
 
     ``samples`` is keyed by (device, group), ``growth`` by (device, quantity, part); ``lapses`` tell when a reading that
     could not be had this time was had last, ``told`` what those that excuse others were last; ``events`` are those that
@@ -121,6 +122,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     devices: tuple[Device, ...] = ()
     duplicates: tuple[tuple[Device, Device], ...] = ()
     drained: tuple[Device, ...] = ()
+    on_bus: tuple[Device, ...] = ()
     memory: KnownDevices = KnownDevices()
     samples: Mapping[tuple[str, str], Sample] = {}
     growth: Mapping[tuple[str, str, Part], Growth] = {}

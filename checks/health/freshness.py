@@ -44,7 +44,7 @@ UNREAD = Rule(
     fault_class=FaultClass.NODE,
     action=Action.WATCH,
     clearing=Clearing.UNMEASURED,
-    next_step="read the agent's log",
+    next_step="read the kernel log (journalctl -k) and the agent's log",
 )
 READING = Rule(
     check="freshness",
@@ -53,7 +53,8 @@ READING = Rule(
     fault_class=FaultClass.NODE,
     action=Action.INSPECT,
     clearing=Clearing.UNMEASURED,
-    next_step="this model supports the reading: check permissions and the driver version",
+    next_step="this model supports the reading: read the kernel log (journalctl -k), check permissions and the driver "
+    "version",
 )
 FAILED = Rule(
     check="freshness",
@@ -62,7 +63,8 @@ FAILED = Rule(
     fault_class=FaultClass.NODE,
     action=Action.INSPECT,
     clearing=Clearing.UNMEASURED,
-    next_step="check the permissions of the device nodes and the installation of the driver",
+    next_step="wait, because it is tried again; if it lasts, check the permissions of the device nodes and the "
+    "installation of the driver",
 )
 
 
@@ -321,7 +323,7 @@ def _required(view: View, device: Device, *, readable: bool) -> Iterator[Finding
         if OR in quantity:
             yield _any(view, device, quantity.split(OR), readable=readable)
             continue
-        rule = msgspec.structs.replace(READING, code=f"reading.{quantity}", next_step=_advice(device, quantity))
+        rule = msgspec.structs.replace(READING, code=f"reading.{quantity}", next_step=_advice(view, device, quantity))
         name = device_name(view, device.id)
         if not readable:
             yield rule.on_node(Outcome.UNMEASURED, f"{name}: device not read", device=device.id)
@@ -352,9 +354,13 @@ def _required(view: View, device: Device, *, readable: bool) -> Iterator[Finding
         )
 
 
-def _advice(device: Device, quantity: str) -> str:
-    """Return the next step where *quantity* is missing; neither permissions nor a newer driver bring links back."""
-    if quantity != "link_active":
+def _advice(view: View, device: Device, quantity: str) -> str:
+    """Return the next step where *quantity* is missing; neither permissions nor a newer driver bring links back.
+
+    Of links that the driver failed to read nothing is known: they may be up.
+    """
+    could_not = {ReadingStatus.ERROR, ReadingStatus.DENIED, ReadingStatus.UNAVAILABLE}
+    if quantity != "link_active" or any(entry.status in could_not for entry, _ in view.readings(device.id, quantity)):
         return READING.next_step
     return f"no link is reported: {vendor_of(device.vendor).links_advice or INSPECT_LINKS}"
 

@@ -29,7 +29,14 @@ from nodevet.checks.core.model import (
     ReaderStatus,
 )
 from nodevet.checks.engine.arriving import is_being_taken, is_booting, may_be_bound_yet, may_be_listed_yet, page_of
-from nodevet.checks.engine.bare import bare_boards, is_unanswered, reader_of, unread_boards, without_address
+from nodevet.checks.engine.bare import (
+    bare_boards,
+    is_unanswered,
+    out_of_place,
+    reader_of,
+    unread_boards,
+    without_address,
+)
 from nodevet.checks.engine.baseline import UNNAMED
 from nodevet.checks.engine.judging import Rule
 from nodevet.checks.engine.registry import check
@@ -75,6 +82,9 @@ HOW_TO_GIVE = "pass every board and the host's /dev to the agent's container, or
 GIVING = {"fault_class": FaultClass.CONFIGURATION, "action": Action.INSPECT, "gates": False, "next_step": HOW_TO_GIVE}
 NOT_GIVEN = msgspec.structs.replace(LOST, **GIVING)
 NOT_GIVEN_BEFORE = msgspec.structs.replace(MISSING, **GIVING)
+MISPLACED = msgspec.structs.replace(
+    LOST, action=Action.INSPECT, gates=False, next_step="read the kernel log (journalctl -k) and the agent's log"
+)
 RESET_REQUIRED = Rule(
     check="inventory",
     code="device.reset_required",
@@ -282,6 +292,10 @@ def _lost(view: View, device: Device) -> Finding:
         if device.pci in not_given(view) and (reader is None or device.pci not in reader.quarantined):
             facts = f"{name}: bound to {device.driver}, and not passed to the container of the agent, as others are"
             return NOT_GIVEN.on_node(Outcome.UNMEASURED, facts, device=device.id, required=True)
+        if (others := out_of_place(view, device.vendor)) and (reader is None or device.pci not in reader.quarantined):
+            alike = device_names(view, list(others))
+            facts = f"{name}: bound to {device.driver}, and possibly the same board as {alike}, of unknown PCI address"
+            return MISPLACED.on_node(Outcome.UNMEASURED, facts, device=device.id, required=True)
         told = _did(reader, device) if reader is not None else ""
         why = f"which fails while listing it{told}" if told else "which lists other devices and not this one"
         return LOST.on_node(

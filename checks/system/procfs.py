@@ -14,6 +14,8 @@ from pathlib import Path
 
 import msgspec
 
+from nodevet.checks.core.errors import ConfigurationError
+
 from .descriptors import WANTED
 
 _STATE, _START = 0, 19
@@ -43,6 +45,25 @@ class ChildRecord(msgspec.Struct, frozen=True):
     boot_id: str
     detail: str = ""
     in_call: bool = False
+
+
+def refuse_foreign_proc(own: Path = Path("/proc/self")) -> None:
+    """Raise ConfigurationError where /proc numbers processes of another PID namespace than this process.
+
+    A container that mounts the host's /proc over its own without the host's PID namespace has such a one: under the
+    number of a child it shows an unrelated process, which would be blamed or killed (pid_namespaces(7)).
+    """
+    try:
+        shown = str(own.readlink())
+    except OSError:
+        shown = "none"
+        if not own.parent.joinpath("stat").exists():
+            return
+    if shown != str(os.getpid()):
+        raise ConfigurationError(
+            f"{own.parent} is of another PID namespace (this process is {os.getpid()}, {own} shows {shown}): "
+            'start the container with --pid=host, or mount the host\'s /proc at /host/proc and set agent.root = "/host"'
+        )
 
 
 def start_ticks(pid: int) -> int | None:

@@ -265,7 +265,8 @@ class NvidiaBackend:
         target = Target(handle, label)
         address_code, pci_info = self._library.on(target, Call("nvmlDeviceGetPciInfo_v3"))
         name_code, uuid = self._library.on(target, Call("nvmlDeviceGetUUID"))
-        pci = address_of(pci_info) if pci_info is not None else None
+        told = address_of(pci_info) if pci_info is not None else None
+        pci = told or (place if isinstance(place, str) else None)  # NVML found it under that address
         if uuid is None and pci is None:
             code = next((code for code in (name_code, address_code) if is_evidence((code,))), name_code)
             raise refused(code, f"{label} tells neither its UUID nor its PCI address", Asked.DEVICE)
