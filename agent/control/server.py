@@ -338,7 +338,7 @@ class _Connection:
         self._socket.close()
         farewells, self.farewells = self.farewells, []
         for farewell in farewells:
-            self._control._guard.run("end of a call", farewell, _nothing)
+            self._control._guard.run("end of a call", farewell)
 
     def _ready(self, events: int) -> None:
         if events & selectors.EVENT_WRITE:
@@ -412,10 +412,6 @@ class _Connection:
         if events != self._events:
             self._events = events
             self._control._selector.modify(self._socket, events, self._ready)
-
-
-def _nothing() -> None:
-    """Go on without it."""
 
 
 def _listen(path: Path, backlog: int) -> socket.socket:

@@ -64,7 +64,7 @@ class Ingest(Service):
         match told:
             case Sample():
                 part = f"intake of {told.group} of {told.device}"
-                self._guard.run(part, partial(self._take_sample, told), _nothing)
+                self._guard.run(part, partial(self._take_sample, told))
                 self._has_readings = True
             case Event():
                 self._take_event(told)
@@ -74,15 +74,15 @@ class Ingest(Service):
                 self._untaken = self._untaken_of({*self._untaken, told.backend, STORE})
                 self._has_readings = True
             case Note():
-                self._guard.run("log of readers", partial(self._event_log.note, told), _nothing)
+                self._guard.run("log of readers", partial(self._event_log.note, told))
             case Cut():
-                self._guard.run("log of what was cut", partial(self._event_log.cut, told.count), _nothing)
+                self._guard.run("log of what was cut", partial(self._event_log.cut, told.count))
 
     def take_kernel_log(self, events: Iterable[Event], state: KernelLogState) -> None:
         """Take what the kernel logged since the last time, and whether its log can be read."""
         for event in events:
             self._take_event(event)
-            self._guard.run("log of the kernel", partial(self._event_log.kernel_event, event), _nothing)
+            self._guard.run("log of the kernel", partial(self._event_log.kernel_event, event))
             self._pace.hurry()
         self._engine.take_kernel_log(state)
 
@@ -94,11 +94,11 @@ class Ingest(Service):
             if keep:
                 self._journal.keep_result(result)
 
-        self._guard.run(f"intake of result {result.workload}", take, _nothing)
+        self._guard.run(f"intake of result {result.workload}", take)
 
     def tick(self) -> None:
         """Drive the readers, and have it judged where they told something."""
-        self._guard.run("readers: turn", self.supervisor.tick, _nothing)  # what the others told is taken
+        self._guard.run("readers: turn", self.supervisor.tick)  # what the others told is taken
         if self._untaken:  # a list is told once: until it is taken it is new
             self._untaken = self._untaken_of(self._untaken)
         statuses, settled, before = self.supervisor.statuses, self.supervisor.settled, self._states
@@ -126,7 +126,7 @@ class Ingest(Service):
         self.supervisor.stop()
 
     def _take_event(self, event: Event) -> None:
-        self._guard.run(f"intake of event {event.code}", partial(self._engine.take_event, event), _nothing)
+        self._guard.run(f"intake of event {event.code}", partial(self._engine.take_event, event))
 
     def _take_sample(self, sample: Sample) -> None:
         unknown = {entry.quantity for entry in sample.readings} - QUANTITIES.keys()
@@ -155,7 +155,3 @@ class Ingest(Service):
         else:
             self._engine.take_devices(name, self._listed[name])
         return True
-
-
-def _nothing() -> None:
-    """Go on without it."""

@@ -162,7 +162,7 @@ class Daemon:
 
     def when_kept(self, act: Callable[[str], None]) -> None:
         """Call *act* when all that was judged so far is shown, with what is wrong where it could not be kept."""
-        self._showing.when_shown(lambda trouble: self._guard.run("answer", partial(act, trouble), _nothing))
+        self._showing.when_shown(lambda trouble: self._guard.run("answer", partial(act, trouble)))
 
     @property
     def now(self) -> Instant:
@@ -230,13 +230,13 @@ class Daemon:
     def judge(self, also_changed: tuple[Episode, ...] = ()) -> None:
         """Judge what is known, keep it, and have it shown once it is kept; at once where that cannot be waited for."""
         self._services.before_judging()
-        self._guard.run("faults", partial(self._engine.take_faults, self._guard.faults), _nothing)
+        self._guard.run("faults", partial(self._engine.take_faults, self._guard.faults))
         done = self._round()
         self._pace.judged()
         self._judged = done.snapshot
-        ticket = self._guard.run("store", partial(self._keep, (*also_changed, *done.changes)), _nothing)
+        ticket = self._guard.run("store", partial(self._keep, (*also_changed, *done.changes)))
         if ticket is not None:
-            self._guard.run("mirror", partial(self._publisher.mirror, done.snapshot), _nothing)
+            self._guard.run("mirror", partial(self._publisher.mirror, done.snapshot))
         show = partial(self._show, done.snapshot, done.changes)
         self._guard.run("showing", partial(self._showing.offer, done.snapshot, done.changes, ticket), show)
 
@@ -244,7 +244,7 @@ class Daemon:
         """Hand *snapshot* to every surface, and tell what changed."""
         before, self._snapshot = self._snapshot, snapshot
         self._services.judged(snapshot)
-        self._guard.run("log", partial(self._event_log.changes, before, snapshot, changes), _nothing)
+        self._guard.run("log", partial(self._event_log.changes, before, snapshot, changes))
 
     def _round(self) -> Round:
         """Return what a judgement gave; where judging itself fails, the last snapshot with nothing green in it."""
@@ -427,17 +427,17 @@ class Daemon:
 
     def _stop(self) -> None:
         """End within two seconds: no new work, loads and readers closed, last state written."""
-        self._guard.run("end", self._notifier.stopping, _nothing)
+        self._guard.run("end", self._notifier.stopping)
         self._services.stop()
         deadline = self._clock.monotonic() + STOP_SECONDS
         while self._clock.monotonic() < deadline and not self._guard.run("end", self._is_at_rest, bool):
             for key, mask in self._selector.select(0.05):
                 self._hear(key, mask)
-            self._guard.run("readers: end", self._supervisor.tick, _nothing)
-            self._guard.run("loads: end", self.loads.end, _nothing)
-            self._guard.run("showing: end", self._showing.tick, _nothing)
-        self._guard.run("showing: end", self._showing.finish, _nothing)
-        self._guard.run("state file: end", self._tell_end, _nothing)
+            self._guard.run("readers: end", self._supervisor.tick)
+            self._guard.run("loads: end", self.loads.end)
+            self._guard.run("showing: end", self._showing.tick)
+        self._guard.run("showing: end", self._showing.finish)
+        self._guard.run("state file: end", self._tell_end)
 
     def _tell_end(self) -> None:
         self._snapshot = msgspec.structs.replace(self.snapshot, agent=self._agent())
@@ -490,7 +490,7 @@ class Daemon:
         self._configuration = taken
         self._info = msgspec.structs.replace(info, notices=self._info.notices, configuration_message=message)
         told = partial(self._event_log.reloaded, "warning", "reloaded", digest=info.configuration_digest, note=message)
-        self._guard.run("log", told, _nothing)
+        self._guard.run("log", told)
 
     def _on_report(self, page: Path) -> None:
         self._event_log.report_rendered(page, f"{self._http.url}report" if self._http.url else "")
@@ -499,7 +499,3 @@ class Daemon:
 def _owner(key: selectors.SelectorKey) -> str:
     """Return the name in our code of what *key* calls."""
     return str(getattr(key.data, "__qualname__", "a descriptor")).split(".<locals>")[0]
-
-
-def _nothing() -> None:
-    """Go on without it."""

@@ -159,12 +159,12 @@ def _take(engine: Engine, guard: Guard, told: Told) -> None:
     """Have *engine* take what a reader told. The lines of its log are for nobody here."""
     match told:
         case Sample():
-            guard.run(f"intake of {told.group} of {told.device}", partial(engine.take_sample, told), _nothing)
+            guard.run(f"intake of {told.group} of {told.device}", partial(engine.take_sample, told))
         case Event():
-            guard.run(f"intake of event {told.code}", partial(engine.take_event, told), _nothing)
+            guard.run(f"intake of event {told.code}", partial(engine.take_event, told))
         case Listed():
             take = partial(engine.take_devices, told.backend, told.devices)
-            guard.run(f"intake of devices: {told.backend}", take, _nothing)
+            guard.run(f"intake of devices: {told.backend}", take)
         case Note() | Cut():
             pass
 
@@ -172,10 +172,6 @@ def _take(engine: Engine, guard: Guard, told: Told) -> None:
 def is_given_up(status: ReaderStatus) -> bool:
     """Return whether nothing is expected of a reader any more: no process came of it, as without a descriptor."""
     return status.starts >= STARTS and status.pid is None and not status.hangs and not status.crashes
-
-
-def _nothing() -> None:
-    """Go on without it."""
 
 
 def _read_kernel_log(

@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import PurePath
-from typing import TypeVar
+from typing import Any, TypeVar, overload
 
 import msgspec
 
@@ -84,8 +84,14 @@ class Guard:
         with self._lock:
             return tuple(self._faults.values())
 
-    def run(self, part: str, work: Callable[[], Returned], otherwise: Callable[[], Returned]) -> Returned:
-        """Return the result of *work* of *part*; where it raises, the result of *otherwise*."""
+    @overload
+    def run(self, part: str, work: Callable[[], Returned], otherwise: Callable[[], Returned]) -> Returned: ...
+
+    @overload
+    def run(self, part: str, work: Callable[[], Returned]) -> Returned | None: ...
+
+    def run(self, part: str, work: Callable[[], Any], otherwise: Callable[[], Any] = lambda: None) -> Any:
+        """Return the result of *work* of *part*; where it raises, the result of *otherwise*, or None."""
         done = attempt(work)
         if isinstance(done, Bug):
             self.failed(part, done)
