@@ -27,8 +27,9 @@ from nodevet.checks.core.model import (
 from nodevet.checks.engine import engine as engine_module
 from nodevet.checks.engine import episodes, listed, runner
 from nodevet.checks.engine.check_run import CHECK_ERROR, MOST_TRIES, ConfiguredCheck, not_configured, run_check
+from nodevet.checks.engine.disproof import Evidence
 from nodevet.checks.engine.engine import Engine
-from nodevet.checks.engine.episodes import Evidence, Ledger
+from nodevet.checks.engine.episodes import Ledger
 from nodevet.checks.engine.lapses import Lapses
 from nodevet.checks.engine.registry import Check, Judge, discover
 from nodevet.checks.engine.view import Cadence, View

@@ -24,17 +24,10 @@ from nodevet.checks.core.model import (
     told_serial,
 )
 from nodevet.checks.engine.acknowledgement import are_other_boards
-from nodevet.checks.engine.episodes import (
-    Evidence,
-    Holders,
-    Ledger,
-    acknowledge,
-    clearing_table,
-    fold,
-    is_passed_retest,
-    node_verdict,
-    verdict,
-)
+from nodevet.checks.engine.disproof import Evidence, Holders
+from nodevet.checks.engine.episodes import Ledger, acknowledge, fold
+from nodevet.checks.engine.retest import clearing_table, is_passed_retest
+from nodevet.checks.engine.standing import node_verdict, verdict
 
 PENDING, OPEN, ACKNOWLEDGED, CLEARED = (
     EpisodeState.PENDING,

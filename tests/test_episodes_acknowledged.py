@@ -26,7 +26,9 @@ from nodevet.checks.core.model import (
     State,
 )
 from nodevet.checks.engine.acknowledgement import is_announced, is_over, standing
-from nodevet.checks.engine.episodes import Evidence, Ledger, acknowledge, fold, node_verdict, verdict
+from nodevet.checks.engine.disproof import Evidence
+from nodevet.checks.engine.episodes import Ledger, acknowledge, fold
+from nodevet.checks.engine.standing import node_verdict, verdict
 
 OPEN, ACKNOWLEDGED, CLEARED = EpisodeState.OPEN, EpisodeState.ACKNOWLEDGED, EpisodeState.CLEARED
 WELL = fault("c.c", Outcome.PASS, evidence_time=at())

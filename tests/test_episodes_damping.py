@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 
 from nodevet.checks.core.model import Action, Clearing, EpisodeState, Finding, Outcome, State
 from nodevet.checks.engine.damping import damping, hold_seconds
-from nodevet.checks.engine.episodes import Evidence, Holders, Ledger, Settled, fold, node_verdict, verdict
+from nodevet.checks.engine.disproof import Evidence, Holders
+from nodevet.checks.engine.episodes import Ledger, Settled, fold
+from nodevet.checks.engine.standing import node_verdict, verdict
 
 WELL = fault("c.c", Outcome.PASS, evidence_time=at())
 WARM = fault(outcome=Outcome.WARN, clearing=Clearing.CONDITION)

@@ -39,8 +39,8 @@ from nodevet.checks.core.model import (
 from nodevet.checks.engine.acknowledgement import is_harder
 from nodevet.checks.engine.damping import later
 from nodevet.checks.engine.engine import ConfiguredCheck, Engine, Round
-from nodevet.checks.engine.episodes import is_passed_retest
 from nodevet.checks.engine.registry import discover
+from nodevet.checks.engine.retest import is_passed_retest
 from nodevet.checks.engine.view import Cadence
 
 CADENCES = {("nvidia", "fast"): Cadence(10, 5)}

@@ -7,9 +7,11 @@ import pytest
 from fakes.views import GPU, SIBLING, at, fault, gpu
 
 from nodevet.checks.core.model import NODE, Episode, EpisodeState, Finding, Outcome, State
-from nodevet.checks.engine.episodes import Evidence, Ledger, acknowledge, fold, verdict
+from nodevet.checks.engine.disproof import Evidence
+from nodevet.checks.engine.episodes import Ledger, acknowledge, fold
 from nodevet.checks.engine.explanation import declared_rules
 from nodevet.checks.engine.overflow import MAXIMUM_KEPT, NOT_KEPT, without_those_not_kept
+from nodevet.checks.engine.standing import verdict
 
 DEVICES = (gpu(), gpu(SIBLING, "0000:2b:00.0"))
 FLOOD = 60_000

@@ -28,7 +28,8 @@ from nodevet.checks.core.model import (
 )
 from nodevet.checks.core.quantities import is_implausible
 from nodevet.checks.engine.baseline import links_noted, without_ports
-from nodevet.checks.engine.episodes import Evidence, Ledger, fold
+from nodevet.checks.engine.disproof import Evidence
+from nodevet.checks.engine.episodes import Ledger, fold
 from nodevet.checks.engine.view import KnownDevices, Seen
 
 Readings = dict[Quantity, Scalar | Reading | None]

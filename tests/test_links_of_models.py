@@ -40,8 +40,10 @@ from nodevet.checks.core.model import (
     State,
 )
 from nodevet.checks.engine.baseline import requirements
-from nodevet.checks.engine.episodes import Evidence, Ledger, fold, verdict
+from nodevet.checks.engine.disproof import Evidence
+from nodevet.checks.engine.episodes import Ledger, fold
 from nodevet.checks.engine.registry import discover
+from nodevet.checks.engine.standing import verdict
 from nodevet.checks.engine.view import KnownDevices, Seen, View
 from nodevet.checks.health.links import ALL_DOWN, NOT_JOINED
 from nodevet.checks.reference.expected_links import Which, expected_links

@@ -16,8 +16,9 @@ from fakes.snapshots import EVERY_STATE, at, degraded_node, failed_node, gpu_id
 from nodevet.agent.terminal.text import status_text
 from nodevet.checks.core.model import Episode, EpisodeState, FaultClass, Mode, Modes, Outcome, Snapshot, State
 from nodevet.checks.core.scheduler import Permit
-from nodevet.checks.engine.episodes import Ledger, acknowledge, node_verdict, verdict
+from nodevet.checks.engine.episodes import Ledger, acknowledge
 from nodevet.checks.engine.modes import closing, draining, gating, reach
+from nodevet.checks.engine.standing import node_verdict, verdict
 from nodevet.exporters.documents.schema import status_document
 from nodevet.exporters.metrics.prometheus import MetricsPage
 from nodevet.exporters.statefile.reader import NEVER, StateFile, parse

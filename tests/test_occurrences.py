@@ -9,7 +9,8 @@ from fakes.views import at, burn_in, event, fault, gpu, healthy, judge
 from nodevet.agent.readers.telling import by_clock_of_log
 from nodevet.checks.core.model import Action, Clearing, Event, Finding, Outcome, Provenance
 from nodevet.checks.core.occurrences import is_dealt_with, stamped
-from nodevet.checks.engine.episodes import Evidence, Ledger, Settled, fold
+from nodevet.checks.engine.disproof import Evidence
+from nodevet.checks.engine.episodes import Ledger, Settled, fold
 from nodevet.checks.kernel_log.lines import split_record
 from nodevet.checks.kernel_log.parse import KernelLogParser
 

@@ -28,9 +28,11 @@ from nodevet.checks.core.model import (
     State,
 )
 from nodevet.checks.core.quantities import QUANTITIES, UNKNOWN_ACTION, QuantityKind, is_implausible, measured
-from nodevet.checks.engine.episodes import Evidence, Ledger, fold, verdict
+from nodevet.checks.engine.disproof import Evidence
+from nodevet.checks.engine.episodes import Ledger, fold
 from nodevet.checks.engine.judging import Observation, Rule, observations
 from nodevet.checks.engine.registry import Check, check, discover
+from nodevet.checks.engine.standing import verdict
 from nodevet.checks.engine.view import Growth, View
 
 SM, MEMORY = Part(PartKind.CLOCK, "sm"), Part(PartKind.CLOCK, "memory")

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nodevet.checks.core.model import Action, Clearing, Device, Episode, EpisodeState, Finding, Instant, Outcome, Result
-from nodevet.checks.engine.episodes import Evidence, Ledger, acknowledge, fold
+from nodevet.checks.engine.disproof import Evidence
+from nodevet.checks.engine.episodes import Ledger, acknowledge, fold
 from nodevet.checks.engine.retest import LatestResults, clearing_table, demand_words, merged, shown_by
 
 SHAPE = (4096, 4096, 8192)

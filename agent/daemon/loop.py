@@ -45,8 +45,9 @@ from nodevet.checks.core.clock import Clock
 from nodevet.checks.core.errors import ConfigurationError, StoreError
 from nodevet.checks.core.guard import Bug, Guard, attempt
 from nodevet.checks.core.model import AgentInfo, Episode, Instant, Key, Snapshot
+from nodevet.checks.engine.acknowledgement import Returns
 from nodevet.checks.engine.engine import ConfiguredCheck, Round
-from nodevet.checks.engine.episodes import Knew, Returns
+from nodevet.checks.engine.episodes import Knew
 from nodevet.checks.engine.registry import installed
 from nodevet.checks.system.procfs import exists
 from nodevet.checks.system.signals import SignalPipe

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from nodevet.checks.engine.episodes import NOT_EVALUATED
 from nodevet.checks.engine.explanation import ACTIONS
+from nodevet.checks.engine.standing import NOT_EVALUATED
 from nodevet.checks.engine.view import device_node_name
 from nodevet.exporters.documents.types import (
     AcknowledgedDocument,

@@ -41,19 +41,6 @@ from nodevet.checks.reference.limits import from_table
 from .registry import Check
 from .view import View
 
-__all__ = [
-    "CHECK_ERROR",
-    "ConfiguredCheck",
-    "Ran",
-    "Rests",
-    "not_asked",
-    "not_configured",
-    "nothing_found",
-    "run_check",
-    "runs_again",
-    "told_run",
-]
-
 CHECK_ERROR = "check.error"
 LONGEST_SECONDS = from_table("site_checks.together").value
 """How long the checks of a site may take together in one round, because the loop waits for them.

@@ -51,8 +51,8 @@ from .baseline import (
 )
 from .check_run import ConfiguredCheck
 from .consequences import counted_once, joined, shown_once
-from .disproof import holders_of
-from .episodes import Evidence, Knew, Ledger, acknowledge, anybody, fold
+from .disproof import Evidence, holders_of
+from .episodes import Knew, Ledger, acknowledge, anybody, fold
 from .growth import Counter, Counters
 from .hours import Hourly
 from .lapses import Lapse, Lapses

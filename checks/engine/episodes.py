@@ -33,30 +33,11 @@ from .acknowledgement import (
     says_more,
 )
 from .damping import Flap, closed, hold_seconds, is_forgotten, is_held, reopened
-from .disproof import Evidence, Holders, disproof, other_serial
+from .disproof import Evidence, disproof, other_serial
 from .lapses import is_excuse
 from .losses import driverless, ended_with_loss, follows, known_loss, loss_word, with_word
 from .overflow import Overflow
-from .retest import ClearingRow, WrongResult, aged, clearing_table, escalated, is_passed_retest, merged
-from .standing import NOT_EVALUATED, node_verdict, verdict
-
-__all__ = [
-    "NOT_EVALUATED",
-    "ClearingRow",
-    "Evidence",
-    "Holders",
-    "Knew",
-    "Ledger",
-    "Returns",
-    "Settled",
-    "acknowledge",
-    "anybody",
-    "clearing_table",
-    "fold",
-    "is_passed_retest",
-    "node_verdict",
-    "verdict",
-]
+from .retest import ClearingRow, WrongResult, aged, clearing_table, escalated, merged
 
 BEFORE = "; before: "
 """Between what is seen now of a fault that only evidence ends, and what it was."""

@@ -36,8 +36,6 @@ from nodevet.checks.core.quantities import QUANTITIES
 
 from .view import Growth, View, device_name, refuse_other_part
 
-__all__ = ["FEW", "Confirmation", "Observation", "Rule", "number_of", "observations", "with_next_sample"]
-
 NO_GROWTH = "a second sample is needed to measure growth"
 NOTHING_TO_COMPARE = "no value or limit to compare"
 SOON_SECONDS = 0.5

@@ -26,8 +26,6 @@ from nodevet.checks.reference.vendors import LENT_DRIVERS
 
 from .arriving import page_of
 
-__all__ = ["FALLS", "REFUSALS", "boards_of", "counted", "driver_refuses_all", "refusal_row"]
-
 REFUSALS = frozenset(
     {
         FailureKind.NO_DRIVER,

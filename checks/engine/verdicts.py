@@ -11,9 +11,8 @@ from nodevet.checks.core.model import NODE, Device, Episode, Finding, Outcome, S
 from .acknowledgement import standing
 from .completeness import Completeness, Standing, judged, last_proof
 from .consequences import parts_lost, seen_by
-from .episodes import NOT_EVALUATED, node_verdict, verdict
 from .losses import taken_out
-from .standing import not_judged
+from .standing import NOT_EVALUATED, node_verdict, not_judged, verdict
 from .unlisted import out_of_service
 from .view import View, device_name
 

@@ -19,9 +19,9 @@ import msgspec
 from nodevet.checks.core.errors import NodevetError
 from nodevet.checks.core.model import NODE, Device, DeviceKind, ReaderState, Snapshot, State, Verdict
 from nodevet.checks.engine.acknowledgement import acknowledged_words
-from nodevet.checks.engine.episodes import verdict as judge
 from nodevet.checks.engine.losses import taken_out
 from nodevet.checks.engine.modes import Reach, asked, reaches
+from nodevet.checks.engine.standing import verdict as judge
 from nodevet.checks.reference.vendors import vendor_of
 from nodevet.checks.system.files import replace
 

@@ -18,7 +18,7 @@ from nodevet.checks.core.model import (
     State,
     Verdict,
 )
-from nodevet.checks.engine.episodes import NOT_EVALUATED
+from nodevet.checks.engine.standing import NOT_EVALUATED
 from nodevet.exporters.format import age, bar_length, bytes_of, counted, duration, hertz, number, percent, words
 
 from .current import CurrentReadings, number_of
