@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from nodevet.checks.backends.amd import amdsmi
 from nodevet.checks.backends.amd import items as amd_items
 from nodevet.checks.backends.base import BackendError
-from nodevet.checks.backends.driver_errors import Asked
+from nodevet.checks.backends.driver_errors import Asked, code_names
 from nodevet.checks.backends.nvidia import items as nvidia_items
 from nodevet.checks.backends.nvidia import nvml
 from nodevet.checks.backends.sound import sound_device, sound_readings, sound_sample, sound_text
@@ -229,7 +229,7 @@ def test_what_a_caller_expects_is_no_bug() -> None:
 
 def test_a_fault_that_the_driver_names_is_one() -> None:
     """Of a board that it does not open; that it is in use, not ready or not allowed is none."""
-    kinds = {code: nvml.refused(code, "open", Asked.OPEN).failure.kind for code in nvml.CODE_NAMES}
+    kinds = {code: nvml.refused(code, "open", Asked.OPEN).failure.kind for code in code_names("nvml")}
     assert {code for code, kind in kinds.items() if kind is FailureKind.FAULTY} == {8, 14}
 
 

@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from nodevet.checks.backends.base import BackendError, imported
-from nodevet.checks.backends.driver_errors import Asked, evidence, failed, of_kind
+from nodevet.checks.backends.driver_errors import Asked, code_names, evidence, failed, of_kind
 from nodevet.checks.core.guard import Bug, attempt
 from nodevet.checks.core.model import FailureKind, Part, Reading, ReadingStatus, Scalar
 from nodevet.checks.core.quantities import IMPLAUSIBLE
@@ -42,36 +42,6 @@ DRIVER_NOT_LOADED, TIMEOUT, LIBRARY_NOT_FOUND, FUNCTION_NOT_FOUND = 9, 10, 12, 1
 LIB_RM_VERSION_MISMATCH, ARGUMENT_VERSION_MISMATCH, DEPRECATED, UNKNOWN = 18, 25, 26, 999
 UNREADABLE = -1
 """Not of the library: the wrapper could not take the answer apart."""
-
-CODE_NAMES = {
-    UNREADABLE: "the wrapper could not read the answer",
-    UNINITIALIZED: "the library was shut down",
-    INVALID_ARGUMENT: "invalid argument",
-    NOT_SUPPORTED: "not supported",
-    4: "no permission",
-    6: "not found",
-    7: "the answer grew while it was read",
-    8: "external power cables are not properly attached",
-    DRIVER_NOT_LOADED: "the driver is not loaded",
-    TIMEOUT: "timeout",
-    11: "the kernel has an interrupt problem with the device",
-    FUNCTION_NOT_FOUND: "this driver's library lacks the function",
-    14: "the InfoROM is corrupted",
-    15: "the device is lost",
-    16: "the device requires a reset",
-    17: "the operating system blocked the request",
-    LIB_RM_VERSION_MISMATCH: "library and kernel driver have different versions",
-    19: "in use",
-    20: "the library was refused memory",
-    21: "no data",
-    23: "the library was refused resources",
-    ARGUMENT_VERSION_MISMATCH: "this driver's library lacks this version of the structure",
-    DEPRECATED: "the driver gave it up",
-    27: "not ready",
-    28: "the device was not found",
-    29: "invalid state",
-    UNKNOWN: "unknown error",
-}
 
 UNSUPPORTED = frozenset({NOT_SUPPORTED, FUNCTION_NOT_FOUND, ARGUMENT_VERSION_MISMATCH, DEPRECATED})
 HANDLE_ALONE = "nvmlDeviceGetIndex"
@@ -269,7 +239,7 @@ _STRUCTURED: dict[str, Callable[[Any], Callable[..., Any]]] = {
 
 def describe(code: int) -> str:
     """Return NVML's *code* in words."""
-    name = CODE_NAMES.get(code)
+    name = code_names(LIBRARY_NAME).get(code)
     if code < 0:
         return name or "unknown"
     return f"{name} (NVML code {code})" if name else f"NVML code {code}"
