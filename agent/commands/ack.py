@@ -21,12 +21,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("code", help="the finding's code, such as nvidia.xid.79")
     parser.add_argument("--device", default="node", help=f"the device, by {options.NAMES} (default: the node itself)")
     parser.add_argument("--part", default=None, help="the part, such as 'link 17'")
-    parser.add_argument("--note", required=True, help="who looked and what was done; shown with the finding everywhere")
+    parser.add_argument(
+        "--note", required=True, help="text such as 'INC-1234, board ordered'; shown with the finding in all outputs"
+    )
     parser.add_argument(
         "--until",
         metavar="WHEN",
         help="how long it holds: a duration such as 12h, 7d or 2w, or a date such as 2026-12-01 in UTC, at most a year;"
-        " its returns are covered meanwhile, and a bad look after it counts (default: as long as the finding lasts)",
+        " a fault that returns before then does not count, and the first bad sample after then counts (default: as long"
+        " as the finding lasts)",
     )
     options.add_places(parser)
 

@@ -1,6 +1,6 @@
 """Prove the hardware under load: matrix products whose results are verified bit for bit, on every idle device at once.
 
-Every run begins by planting faults in its own results; one that does not find them all proves nothing and says so.
+Every run first injects faults into its own results. A run that does not detect all of them verifies nothing.
 """
 
 from __future__ import annotations
@@ -74,7 +74,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--shape", type=_shape, metavar="M,N,K", help="shape of each GEMM, in multiples of 128")
     parser.add_argument("--device", action="append", default=[], help=f"only this device, by {options.NAMES}")
     parser.add_argument(
-        "--self-test", action="store_true", help="only run the self-test: plant faults and list which were found"
+        "--self-test",
+        action="store_true",
+        help="run for one second per format, and list the injected faults and which of them were found",
     )
     parser.add_argument("--output", "-o", metavar="FILE", help="write the result as JSON, for nodevet report render")
     options.add_json(parser)

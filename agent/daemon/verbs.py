@@ -247,5 +247,5 @@ def _release(served: Served, call: Call) -> None:
     """Let go of the devices; the answer follows when that is on the disk."""
     wanted: ReleaseArguments = call.arguments
     served.release(wanted.seconds)
-    message = f"every device handle closes within 5 s, for {wanted.seconds:g} s"
+    message = f"every device handle is closed within 5 s and stays closed for {wanted.seconds:g} s"
     served.when_kept(lambda trouble: call.answer({"released": True, "message": _with(message, trouble)}))

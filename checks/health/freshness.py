@@ -257,7 +257,7 @@ def _broken(kind: FailureKind, final: bool) -> Rule:
         BROKEN[kind],
         action=Action.WATCH,
         clearing=Clearing.UNMEASURED,
-        next_step="the agent tries again; a second time fails the device",
+        next_step="the agent retries; a second hang or crash makes the device failed",
     )
 
 

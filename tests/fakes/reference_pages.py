@@ -41,17 +41,18 @@ def checks_page(_repository: Path) -> str:
     """Every check: what it judges, what it looks at, what can be set, what it can find."""
     lines = _head("Checks", "checks/health and checks/reference/limits.csv")
     lines += [
-        "A check judges what was read; it reads nothing itself. Beside a finding stands what to do; how it ends is in",
-        "[clearing](clearing.md). *Measured* findings count once `needed` of the last `window` looks agree (`nodevet",
-        "check` takes two looks, which must agree, and up to four while something that grows waits to be confirmed);",
-        "all others count at once. Where a limit is not set here it is, in this order, the one that the device",
-        "reports, or the one of the [table of limits](#limits).",
+        "A check judges recorded values; it reads nothing itself. The tables list the next step for each finding.",
+        "[Clearing](clearing.md) describes how a finding ends. A *measured* finding depends on a noisy value. It",
+        "counts when `needed` of the last `window` samples agree. Without an agent, `nodevet check` takes two",
+        "samples, which must agree, and up to four if a growing counter is not confirmed yet. All other findings",
+        "count at once. If a limit is not set in the configuration, the limit that the device reports applies, or",
+        "else the one in the [table of limits](#limits).",
         "",
-        "Besides its own codes every check can raise `check.error`: it could not run, or not judge one record, which",
-        "is a bug of it. The agent itself raises `agent.error`: one of its parts failed. Both make a node `unknown`",
-        "and close nothing. Of the findings of one check that close no gate and count alike (`warn`, `fail` or",
-        "`unmeasured`) at most 500 are open at once: `findings.not_kept` counts the others. The first finding of each",
-        "device, and what may close a gate, is always kept.",
+        "Every check can also raise `check.error`: the check could not run, or could not judge one record. This is",
+        "a bug in the check. The agent raises `agent.error` if one of its parts failed. Both make a node `unknown`",
+        "and close no gate. Of the findings of one check that close no gate and have the same outcome (`warn`,",
+        "`fail` or `unmeasured`), at most 500 are open at once. `findings.not_kept` counts the others. The first",
+        "finding of each device, and every finding that may close a gate, is always kept.",
     ]
     for declared in discover():
         lines += ["", f"## {declared.name}", "", inspect.cleandoc(declared.judge.__doc__ or "")]
