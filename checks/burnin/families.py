@@ -15,6 +15,7 @@ import re
 
 import msgspec
 
+from nodevet.checks.core.documents import copied
 from nodevet.checks.core.errors import ReferenceDataError
 from nodevet.checks.reference.tables import load_table
 
@@ -77,19 +78,8 @@ class FormatRow(msgspec.Struct, frozen=True):
     def data_type(self) -> DataType:
         """Return the row as the format that it describes. Raises ReferenceDataError where a range is malformed."""
         first, second, third = (_family(self.name, text) for text in self.families)
-        return DataType(
-            name=self.name,
-            torch_name=self.torch_name,
-            wide=self.wide,
-            significand_bits=self.significand_bits,
-            exponents=(self.exponent_low, self.exponent_high),
-            accumulator_bits=self.accumulator_bits,
-            exponent_span=self.exponent_span,
-            maximum_k=self.maximum_k,
-            families=(first, second, third),
-            a_exponent=self.a_exponent,
-            bytes_per_element=self.bytes_per_element,
-        )
+        exponents = (self.exponent_low, self.exponent_high)
+        return copied(DataType, self, exponents=exponents, families=(first, second, third))
 
 
 @functools.lru_cache(maxsize=1)

@@ -12,6 +12,7 @@ import re
 import shlex
 from collections.abc import Iterable, Sized
 from datetime import UTC, datetime
+from operator import attrgetter
 
 import msgspec
 
@@ -76,11 +77,7 @@ def _known(episode: Episode) -> tuple[Outcome, Action]:
     now = (episode.outcome, episode.finding.action)
     if episode.state is not EpisodeState.ACKNOWLEDGED or episode.expired is not None or episode.known is None:
         return now
-    return (max(now[0], episode.known[0], key=RANK.__getitem__), max(now[1], episode.known[1], key=_hardness))
-
-
-def _hardness(action: Action) -> int:
-    return action.rank
+    return (max(now[0], episode.known[0], key=RANK.__getitem__), max(now[1], episode.known[1], key=attrgetter("rank")))
 
 
 def extended(word: Episode, *, note: str, actor: str, time: Instant | None, until: Instant) -> Episode:

@@ -205,7 +205,7 @@ def _begun(ledger: Ledger, before: Mapping[Key, Episode], evidence: Evidence) ->
         },
         flaps=flaps,
         standing=standing,
-        wrong=aged(ledger.wrong, now),
+        wrong=tuple(aged(entry, now) for entry in ledger.wrong),
         evidence=evidence,
         overflow=Overflow(active.values()),
     )

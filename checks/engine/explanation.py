@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from nodevet.checks.core.documents import copied
 from nodevet.checks.core.guard import AGENT
 from nodevet.checks.core.model import Action, Clearing, FaultClass, Outcome
 from nodevet.checks.reference.kernel_policy import event_clearing, policy_of_code
@@ -82,29 +83,14 @@ def explain_event(code: str) -> Explanation | None:
     if policy is None:
         return None
     is_fault = policy.outcome in (Outcome.WARN, Outcome.FAIL)
-    return Explanation(
-        code=code,
-        title=policy.name,
-        meaning=policy.meaning,
-        outcome=policy.outcome,
-        fault_class=policy.fault_class,
-        action=policy.action,
-        ends=ending(event_clearing(policy), policy.action) if is_fault else "",
-        source=policy.source,
-    )
+    ends = ending(event_clearing(policy), policy.action) if is_fault else ""
+    return copied(Explanation, policy, code=code, title=policy.name, ends=ends)
 
 
 def explain_rule(rule: Rule) -> Explanation:
     """Return what a finding of *rule* means."""
-    return Explanation(
-        code=rule.code,
-        title=f"finding of check {rule.check}",
-        meaning=rule.next_step or ACTIONS[rule.action.value],
-        outcome=rule.outcome,
-        fault_class=rule.fault_class,
-        action=rule.action,
-        ends=ending(rule.clearing, rule.action),
-    )
+    title, meaning = f"finding of check {rule.check}", rule.next_step or ACTIONS[rule.action.value]
+    return copied(Explanation, rule, title=title, meaning=meaning, ends=ending(rule.clearing, rule.action))
 
 
 def declared_rules() -> Mapping[str, Rule]:

@@ -367,12 +367,8 @@ def _board(wrong: WrongResult) -> str:
     return compared_serial(wrong.board) or wrong.board
 
 
-def aged(known: tuple[WrongResult, ...], now: Instant) -> tuple[WrongResult, ...]:
-    """Return *known* with their ages as of *now*, to the hour: a ledger that changed each round would wear the disk."""
-    return tuple(_aged(entry, now) for entry in known)
-
-
-def _aged(entry: WrongResult, now: Instant) -> WrongResult:
+def aged(entry: WrongResult, now: Instant) -> WrongResult:
+    """Return *entry* with its age as of *now*, to the hour: a ledger that changed each round would wear the disk."""
     if entry.counted.boot_id != now.boot_id:
         return msgspec.structs.replace(entry, counted=now)
     seconds = (now.boottime_ns - entry.counted.boottime_ns) / 1e9

@@ -16,6 +16,7 @@ from enum import StrEnum
 
 import msgspec
 
+from nodevet.checks.core.documents import copied
 from nodevet.checks.core.model import (
     NODE,
     Device,
@@ -215,25 +216,19 @@ class World:
         digits = self._digest(f"uuid {slot}")
         uuid = f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-9{digits[17:20]}-{digits[20:32]}"
         peer = board.peer if board.peer == "switch" else None
-        return Device(
+        return copied(
+            Device,
+            board,
             id=board.id.format(uuid=uuid, chip=digits[:16]),
             kind=DeviceKind.ACCELERATOR,
-            vendor=board.vendor,
-            model=board.model,
             backend=board.vendor,
             uuid=board.uuid.format(uuid=uuid, chip=digits[:16]),
             serial=self._serial(f"slot {slot}"),
             pci=board.slots[slot].pci,
-            pci_device_id=board.pci_device_id,
             minor=board.first_minor + slot,
             numa_node=board.slots[slot].numa,
-            driver=board.driver,
             firmware=tuple(Firmware(name, version) for name, version in board.firmware.items()),
             links=tuple(Link(port, peer, board.link_generation) for port in range(board.links)),
-            memory_bytes=board.memory_bytes,
-            compute_units=board.compute_units,
-            maximum_clock_hertz=board.maximum_clock_hertz,
-            architecture=board.architecture,
         )
 
     def _digest(self, words: str) -> str:

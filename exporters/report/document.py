@@ -176,11 +176,6 @@ def _result(workload: Workload) -> Result:
     )
 
 
-def from_status(document: StatusDocument) -> ReportDocument:
-    """Return the report of a status; it has no curves."""
-    return _report(document, document.findings, (), document.agent, [])
-
-
 def read_document(content: bytes, name: str = "document") -> ReportDocument:
     """Return the report of the JSON in *content*; UsageError says what *name* is instead of a known document."""
     try:
@@ -188,7 +183,8 @@ def read_document(content: bytes, name: str = "document") -> ReportDocument:
         if schema == BURN_IN_SCHEMA:
             return from_burn_in(_judged_anew(decoded(content, BurnInDocument)))
         if schema == STATUS_SCHEMA:
-            return from_status(decoded(content, StatusDocument))
+            status = decoded(content, StatusDocument)
+            return _report(status, status.findings, (), status.agent, [])  # a status has no curves
     except msgspec.DecodeError as error:
         raise UsageError(
             f"{name} is no report document: {error}; write one with `nodevet burn-in --json` or `nodevet check --json`"

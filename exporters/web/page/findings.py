@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from nodevet.checks.core.documents import copied
 from nodevet.checks.core.model import WHOLE, Action, Episode, EpisodeState, Finding, Instant, Outcome, Snapshot
 from nodevet.checks.engine.acknowledgement import is_word
 from nodevet.checks.engine.explanation import ACTIONS, ending
@@ -121,17 +122,8 @@ def _nothing(snapshot: Snapshot) -> str:
 
 
 def _from_episode(episode: Episode) -> ListedFinding:
-    return ListedFinding(
-        finding=episode.finding,
-        outcome=episode.outcome if episode.outcome in _GRAVITY else Outcome.UNMEASURED,
-        state=episode.state,
-        first_seen=episode.opened,
-        last_seen=episode.last_seen,
-        count=episode.count,
-        note=episode.note,
-        word=_word(episode),
-        flapping=episode.flapping,
-    )
+    outcome = episode.outcome if episode.outcome in _GRAVITY else Outcome.UNMEASURED
+    return copied(ListedFinding, episode, outcome=outcome, first_seen=episode.opened, word=_word(episode))
 
 
 def _word(episode: Episode) -> str:
