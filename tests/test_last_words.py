@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nodevet.checks.ipc.last_words import NOT_INSTALLED, WANTS, LastWords
+from nodevet.checks.ipc.last_words import NOT_INSTALLED, LastWords, wants
 
 
 @pytest.mark.parametrize("line", ["Fatal Python error: deallocating None", "std::bad_alloc", "ImportError: no"])
@@ -22,7 +22,7 @@ def test_words_of_a_cause_are_kept_whatever_followed(line: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "wants"),
+    ("words", "lacking"),
     [
         ("terminate called after throwing an instance of 'std::bad_alloc'", ["memory"]),
         ("mmap: Cannot allocate memory", ["memory"]),
@@ -48,9 +48,9 @@ def test_words_of_a_cause_are_kept_whatever_followed(line: str) -> None:
         ("failed to create context", []),
     ],
 )
-def test_words_tell_what_was_refused(words: str, wants: list[str]) -> None:
+def test_words_tell_what_was_refused(words: str, lacking: list[str]) -> None:
     """The words of strerror(3), of C++ and of libraries; what a broken board makes one say is none of them."""
-    assert [want.name for want in WANTS if want.words.search(words)] == wants
+    assert [want.name for want in wants() if want.words.search(words)] == lacking
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from nodevet.checks.core.clock import Clock
 from nodevet.checks.core.model import Failure, FailureKind, Instant, Sample
 from nodevet.checks.engine.refusal import REFUSALS
 from nodevet.checks.ipc.child_process import Child
-from nodevet.checks.ipc.last_words import INTERPRETER, NOT_INSTALLED, WANTS
+from nodevet.checks.ipc.last_words import INTERPRETER, NOT_INSTALLED, wants
 from nodevet.checks.reference.limits import from_table
 from nodevet.checks.reference.tables import load_table
 from nodevet.checks.system.process import Exit
@@ -397,11 +397,11 @@ class Blame:
             return _soft(f"{self._name} {end} {where}: {loaded}")
         words = child.tail.text
         is_crash = end.fault in fault_rows() and child.in_call
-        wants = [want for want in WANTS if want.words.search(words)]
-        shown = self._wants.seen(child, said=bool(wants), files=self._shared or ())
-        if wants:
-            told = _soft(f"{self._name} {end} {where}, for want of {wants[0].name}{said}; {shown or wants[0].step}")
-            if shown or not is_crash or not wants[0].of_boards:
+        lacking = [want for want in wants() if want.words.search(words)]
+        shown = self._wants.seen(child, said=bool(lacking), files=self._shared or ())
+        if lacking:
+            told = _soft(f"{self._name} {end} {where}, for want of {lacking[0].name}{said}; {shown or lacking[0].step}")
+            if shown or not is_crash or not lacking[0].of_boards:
                 return told
             if sum(fall.fault == SAID for fall in self._recent()) < MOST_SAID:
                 return msgspec.structs.replace(told, fault=SAID)

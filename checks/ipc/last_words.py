@@ -4,24 +4,31 @@ from __future__ import annotations
 
 import re
 from collections import deque
+from functools import lru_cache
 
 import msgspec
 
-NEWEST_LINES = 20
+from nodevet.checks.reference.tables import load_table
 
-REFUSED = r"(?:failed to|unable to|could ?n[o']t|cannot|can't) "
+NEWEST_LINES = 20
 
 
 class Want(msgspec.Struct, frozen=True):
-    """A resource that a library reports as refused: the text patterns, the name of the resource, and the remedy.
+    """A row of reference/refused_resources.csv: the texts by which a library reports the resource, and the remedy.
 
     ``of_boards``: a broken device may also make a library request more than there is.
     """
 
-    words: re.Pattern[str]
+    pattern: str
     name: str
     step: str
-    of_boards: bool = True
+    of_boards: bool
+    source: str
+
+    @property
+    def words(self) -> re.Pattern[str]:
+        """Return the texts as an expression to search for."""
+        return re.compile(self.pattern, re.IGNORECASE)
 
 
 INTERPRETER = re.compile(r"^Fatal Python error", re.MULTILINE)
@@ -29,41 +36,12 @@ NOT_INSTALLED = re.compile(
     r"ModuleNotFoundError|ImportError|SyntaxError|marshal data|\[Errno 5\]|error while loading shared libraries|"
     r"version `[^']+' not found|by ld\.so:|init_fs_encoding|No module named 'encodings'"
 )
-WANTS = tuple(
-    Want(re.compile(pattern, re.IGNORECASE), name, step, of_boards)
-    for pattern, name, step, of_boards in (
-        (
-            r"read-only file system|EROFS|disk quota exceeded|EDQUOT|file too large|EFBIG",
-            "leave to write to a disk",
-            "see /proc/mounts, quotas, and ReadWritePaths= and LimitFSIZE= of the agent's unit",
-            False,
-        ),
-        (
-            r"no space left|ENOSPC|(?:disk|file ?system) (?:is )?full|(?:insufficient|out of) disk space",
-            "room on a disk",
-            "see df -h and df -i",
-            True,
-        ),
-        (
-            r"bad_alloc|(?:out[ -]of|not enough|insufficient|virtual) memory|memory (?:allocation|exhausted)|"
-            rf"MemoryError|ENOMEM|{REFUSED}(?:re-?)?allocate",
-            "memory",
-            "see free -m and journalctl -k",
-            True,
-        ),
-        (r"too many open files|EMFILE|ENFILE", "descriptors", "raise LimitNOFILE of the agent", True),
-        (
-            r"resource temporarily unavailable|EAGAIN|pthread_create|thread constructor failed|"
-            rf"{REFUSED}(?:create|start|spawn|fork)(?: a)?(?: new| worker)?(?: thread| process|$)",
-            "threads",
-            "see pids.max, pid_max and ulimit -u",
-            True,
-        ),
-    )
-)
-"""The resources that a library may report as refused, and remedies: texts of strerror(3), C++ and Python."""
 
-TELLING = (INTERPRETER, NOT_INSTALLED, *(want.words for want in WANTS))
+
+@lru_cache(maxsize=1)
+def wants() -> tuple[Want, ...]:
+    """Return the resources that a library may report as refused."""
+    return load_table("refused_resources.csv", Want)
 
 
 class LastWords:
@@ -80,7 +58,7 @@ class LastWords:
     def append(self, line: str) -> None:
         """Add *line*, which the child has just printed."""
         self._newest.append(line)
-        for pattern in TELLING:
+        for pattern in (INTERPRETER, NOT_INSTALLED, *(want.words for want in wants())):
             if pattern not in self._telling and pattern.search(line):
                 self._telling[pattern] = line
 
