@@ -66,7 +66,8 @@ class LoadChild:
         self._on_note = on_note
         self._job: _Job | None = None
         self._heard = self._ticked = clock.monotonic()
-        self._known: Result | None = None
+        self.known: Result | None = None
+        """What the workload told of wrong results so far, or None."""
         self._reason = ""
         self._stopping = False
         self._gave_up = False
@@ -105,11 +106,6 @@ class LoadChild:
         return self._reason
 
     @property
-    def known(self) -> Result | None:
-        """Return what the workload told of wrong results so far, or None."""
-        return self._known
-
-    @property
     def record(self) -> ChildRecord | None:
         """Return what to remember of the process over a restart of the agent; None once it is gone."""
         return None if self._ended else self._child.record
@@ -130,7 +126,7 @@ class LoadChild:
         burn = Burn(workload, dict(parameters))
         now = self._clock.monotonic()
         self._job = _Job(burn, self._clock.instant(), now + deadline_seconds)
-        self._known = None
+        self.known = None
         self._heard = self._ticked = now
         if self.alive:
             self._child.send(burn)
@@ -175,14 +171,14 @@ class LoadChild:
         self._heard = self._clock.monotonic()
         match message:
             case ProgressMessage():
-                self._known = None if self._known is None else carried_on(self._known, message.figures)
+                self.known = None if self.known is None else carried_on(self.known, message.figures)
                 if self._on_tick is not None:
                     self._on_tick(message)
             case Note():
                 if self._on_note is not None:
                     self._on_note(message)
             case Found() if self._job is not None:
-                self._known = message.result
+                self.known = message.result
             case ResultMessage() if self._job is not None:
                 self._job = None
                 self.results.append(self._complete(message.result))
@@ -251,7 +247,7 @@ class LoadChild:
         if result.state is ResultState.INTERRUPTED and self._gave_up:
             # It was ended because it hung, which it does not know.
             result = msgspec.structs.replace(result, state=ResultState.DIED, detail=self._reason)
-        known = self._known
+        known = self.known
         if known is None or (result.metric("mismatches") or 0) >= (known.metric("mismatches") or 0):
             return result
         return msgspec.structs.replace(

@@ -43,7 +43,8 @@ class JournalReader:
         self._boot_id = boot_id
         self._output = output
         self._place = place
-        self._told = Told(trouble="its reader ended early")
+        self.told = Told(trouble="its reader ended early")
+        """The answer."""
         self._thread = Background(self._read)
         self._thread.start()
 
@@ -51,11 +52,6 @@ class JournalReader:
     def is_done(self) -> bool:
         """Return whether ``told`` is the answer."""
         return not self._thread.is_alive()
-
-    @property
-    def told(self) -> Told:
-        """Return the answer."""
-        return self._told
 
     def wait(self) -> None:
         """Wait for the answer: no longer than the deadline of the program."""
@@ -74,7 +70,7 @@ class JournalReader:
             self._output(span.feed)
         except (NodevetError, OSError) as error:
             trouble = str(error)
-        self._told = Told(tuple(parser.take()), span.records, trouble)
+        self.told = Told(tuple(parser.take()), span.records, trouble)
 
 
 def journal_output(take: Callable[[bytes], object]) -> None:

@@ -95,12 +95,8 @@ class Reader:
         self._since: Instant | None = None
         self._versions: dict[str, str] = {}
         self._groups: tuple[str, ...] = ()
-        self._devices: tuple[Device, ...] = ()
-
-    @property
-    def devices(self) -> tuple[Device, ...]:
-        """Return the devices as last listed; they stay known while their reader is down."""
-        return self._devices
+        self.devices: tuple[Device, ...] = ()
+        """The devices as last listed; they stay known while their reader is down."""
 
     @property
     def status(self) -> ReaderStatus:
@@ -309,11 +305,11 @@ class Reader:
         """Take back a backend that cannot load, or that lost its library; look again later."""
         self._refusals += 1
         self._looked = self._clock.instant()
-        never_there = failure.kind in ABSENT and not self._devices
+        never_there = failure.kind in ABSENT and not self.devices
         state = ReaderState.ABSENT if never_there else ReaderState.FAILED
         self._absences = self._absences + 1 if never_there and not self._plan.required else 0
         again = min(RETRY_SECONDS * 2.0 ** max(self._absences - 1, 0), LONGEST_RETRY_SECONDS)
-        seldom = self._phase is Phase.LOADING and not self._devices and failure.kind is not FailureKind.READER
+        seldom = self._phase is Phase.LOADING and not self.devices and failure.kind is not FailureKind.READER
         wait = again if seldom else self._next_wait()
         self._abort_round()
         self._say(state, failure.detail, failure)
@@ -440,7 +436,7 @@ class Reader:
     def _reading_order(self) -> list[str]:
         """Return the devices in the order in which the child reads them."""
         skipped, suspects = self._quarantine.skipped, self._quarantine.suspects
-        wanted = [device.id for device in self._devices if device.id not in skipped]
+        wanted = [device.id for device in self.devices if device.id not in skipped]
         return sorted(wanted, key=lambda device: device in suspects)
 
     def _tick_absent(self, now: float) -> None:
@@ -477,7 +473,7 @@ class Reader:
         self._blame.starts()
         self._state = self._state_before_answer
         skipped = self._quarantine.skipped
-        addresses = (device.pci for device in self._devices if device.id in skipped and device.pci)
+        addresses = (device.pci for device in self.devices if device.id in skipped and device.pci)
         self._child.send(
             Start(
                 self._plan.stand_in or self._plan.backend,
@@ -518,7 +514,7 @@ class Reader:
         """Return the device that the child was busy with."""
         assert self._child is not None
         left = self._round.left if self._round is not None else []
-        return device_at_work(self._child, self._devices, left[0] if left else None)
+        return device_at_work(self._child, self.devices, left[0] if left else None)
 
     def _tell_missed_rounds(self, now: float) -> None:
         """Say of every known device that it was not read, once per round that could not even be asked for."""
@@ -526,13 +522,13 @@ class Reader:
             if now < schedule.given_up:
                 continue
             schedule.advance(now)
-            for device in self._devices:
+            for device in self.devices:
                 failure = self._quarantine.skipped.get(device.id) or why_unread(device.id, self._failure, self._guilty)
                 self._tell_failure(device.id, group, schedule.number, failure)
 
     def _tell_failure(self, device: str, group: str, number: int, failure: Failure) -> None:
         """Add a failed sample; a device that was never listed has none, it is only named in the status."""
-        if any(known.id == device for known in self._devices):
+        if any(known.id == device for known in self.devices):
             self._telling.take(unread(self._plan, device, group, number, self._clock.instant(), failure))
 
     # Small steps.
@@ -548,7 +544,7 @@ class Reader:
 
     def _missable(self) -> dict[str, Schedule]:
         """Return the schedules whose rounds are told as missed: before the first start nothing is known to be."""
-        known = self._groups if self._devices else ()
+        known = self._groups if self.devices else ()
         return {group: entry for group, entry in self._schedules.items() if group in known}
 
     def _abort_round(self) -> None:
@@ -581,10 +577,10 @@ class Reader:
     def _list_devices(self, devices: tuple[Device, ...]) -> None:
         """Keep *devices*, and quarantined ones that the backend could not list without touching them."""
         left_alone = self._quarantine.skipped.keys() - {device.id for device in devices}
-        together = (*devices, *(device for device in self._devices if device.id in left_alone))
-        if together != self._devices:
-            self.listed_anew = self.listed_anew or bool(self._devices)
-            self._devices = together
+        together = (*devices, *(device for device in self.devices if device.id in left_alone))
+        if together != self.devices:
+            self.listed_anew = self.listed_anew or bool(self.devices)
+            self.devices = together
             self._telling.take(Listed(self._plan.backend, together))
 
     def _note(self, level: str, event: str, **fields: str) -> None:

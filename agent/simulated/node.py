@@ -103,7 +103,8 @@ class SimulatedNode(Service):
         self._path = scenario
         self._log = log
         self._seen = self._stamp()
-        self._scenario = read_scenario(scenario, profile)
+        self.scenario = read_scenario(scenario, profile)
+        """The scenario in force."""
         self._look_at = 0.0
         self._world = World(Simulation(profile=profile, node=node))
 
@@ -130,12 +131,7 @@ class SimulatedNode(Service):
     @property
     def title(self) -> str:
         """Return what the scenario calls itself."""
-        return self._scenario.title
-
-    @property
-    def scenario(self) -> Scenario:
-        """Return the scenario in force."""
-        return self._scenario
+        return self.scenario.title
 
     @property
     def trouble(self) -> str:
@@ -176,7 +172,7 @@ class SimulatedNode(Service):
         except ConfigurationError as error:
             self._refuse("; ".join(str(error).splitlines()))
             return
-        self._scenario = scenario
+        self.scenario = scenario
         try:
             self._begin()
         except StoreError as error:
@@ -196,7 +192,7 @@ class SimulatedNode(Service):
 
     def _begin(self) -> None:
         self._since_ns = self._clock.instant().boottime_ns
-        simulation = Simulation(profile=self.profile, node=self._node, scenario=self._scenario, since_ns=self._since_ns)
+        simulation = Simulation(profile=self.profile, node=self._node, scenario=self.scenario, since_ns=self._since_ns)
         replace_file(self.file, msgspec.json.encode(simulation))
         self._world = World(simulation)
         self._logged = -1.0

@@ -59,7 +59,8 @@ class Publisher(Service):
         self._tried_generation = -1
         self._closing = False
         self._failure = self._mirror_failure = self._state_failure = ""
-        self._written: Snapshot | None = None
+        self.written: Snapshot | None = None
+        """The snapshot that the state file on disk is of; None before the first write."""
         self._mirrored: tuple[object, ...] | None = None
         self._thread = Background(self._run)
         self._thread.start()
@@ -72,11 +73,6 @@ class Publisher(Service):
     def describe(self, info: AgentInfo) -> AgentInfo:
         """Tell why the last write failed."""
         return msgspec.structs.replace(info, state_file=self.trouble)
-
-    @property
-    def written(self) -> Snapshot | None:
-        """Return the snapshot that the state file on disk is of; None before the first write."""
-        return self._written
 
     def judged(self, snapshot: Snapshot) -> None:
         """Have *snapshot* written soon."""
@@ -143,7 +139,7 @@ class Publisher(Service):
             return
         ttl = max(self.ttl_seconds, STOPPED_SECONDS) if snapshot.agent.stopping else self.ttl_seconds
         write_state(path, snapshot, ttl_seconds=ttl, lead_seconds=lead)
-        self._written = snapshot
+        self.written = snapshot
 
     def _write_mirror(self, snapshot: Snapshot) -> None:
         """Write the mirror where an episode changed."""

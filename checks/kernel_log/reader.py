@@ -146,25 +146,24 @@ class KernelLogReader:
         self._seek = seek
         self._parser = KernelLogParser()
         self._notes: list[str] = []
-        self._statistics = ReaderStatistics()
+        self.statistics = ReaderStatistics()
+        """The counts so far."""
         self._partial = b""
         self._stands_for_kernel = stands_for_kernel
         self._descriptor, self._kind = _open(path)
-        self._is_evidence = stands_for_kernel or is_kernel_device(self._descriptor)
+        self.is_evidence = stands_for_kernel or is_kernel_device(self._descriptor)
+        """Whether the log is written by the kernel alone; a user can write into any other."""
         self._unsettled: list[tuple[int, Cursor]] = []
-        self._was_at_end = False
-        self._skipped_bytes = 0
+        self.was_at_end = False
+        """Whether everything present at the opening has been read: a file may have gigabytes."""
+        self.skipped_bytes = 0
+        """The skipped bytes of a regular file, of which more was unread than can be read in time."""
         self._resume(cursor if cursor is not None and cursor.boot_id == boot_id else None)
 
     @property
     def pollable(self) -> bool:
         """Return whether a selector can wait for this log."""
         return not stat.S_ISREG(self._kind)
-
-    @property
-    def is_evidence(self) -> bool:
-        """Return whether the log is written by the kernel alone; a user can write into any other."""
-        return self._is_evidence
 
     @property
     def cursor(self) -> Cursor:
@@ -175,26 +174,6 @@ class KernelLogReader:
     def _reached(self) -> Cursor:
         known = self._beginning.known
         return Cursor(self._boot_id, self._sequence, self._offset, self._inode, self._seconds, known)
-
-    @property
-    def statistics(self) -> ReaderStatistics:
-        """Return the counts so far."""
-        return self._statistics
-
-    @property
-    def missing(self) -> Missing | None:
-        """Return the records overwritten before the first read of this process: a journal may still have them."""
-        return self._missing
-
-    @property
-    def was_at_end(self) -> bool:
-        """Return whether everything present at the opening has been read: a file may have gigabytes."""
-        return self._was_at_end
-
-    @property
-    def skipped_bytes(self) -> int:
-        """Return the skipped bytes of a regular file, of which more was unread than can be read in time."""
-        return self._skipped_bytes
 
     @property
     def holds_back(self) -> bool:
@@ -218,9 +197,9 @@ class KernelLogReader:
     def read_to_end(self, now: Instant) -> list[Event]:
         """Return the events in the whole log, for a one-shot read: no event waits, and no limit per call ends it."""
         for _ in range(MAXIMUM_CALLS):
-            before = self._statistics
+            before = self.statistics
             self._feed(now)
-            if self._statistics == before:
+            if self.statistics == before:
                 break
         self._unsettled = []
         return self._parser.take()
@@ -246,7 +225,8 @@ class KernelLogReader:
     def _resume(self, cursor: Cursor | None) -> None:
         self._sequence = cursor.sequence if cursor else None
         self._seconds = cursor.seconds if cursor else None
-        self._missing: Missing | None = None
+        self.missing: Missing | None = None
+        """The records overwritten before the first read of this process: a journal may still have them."""
         self._has_read = False
         self._is_unproven = self._sequence is not None
         self._skipped = False
@@ -270,7 +250,7 @@ class KernelLogReader:
                 if self._is_unproven and self._skipped:
                     self._start_over("ends before the place that was kept")
                     continue
-                self._was_at_end = True
+                self.was_at_end = True
                 return
             line = self._record(data)
             if line is None:
@@ -330,7 +310,7 @@ class KernelLogReader:
         while budget > 0:
             data = self._read(1 << 16)
             if not data:
-                self._was_at_end = True
+                self.was_at_end = True
                 return
             budget -= len(data)
             *whole, self._partial = (self._partial + data).split(b"\n")
@@ -399,7 +379,7 @@ class KernelLogReader:
             f"{self.path}: {(place - self._offset) >> 20} MiB of it are passed over: of what is unread the last "
             f"{MOST_UNREAD_BYTES >> 20} MiB are read"
         )
-        self._skipped_bytes += place - self._offset
+        self.skipped_bytes += place - self._offset
         self._offset = place
 
     def _read(self, size: int) -> bytes | None:
@@ -429,13 +409,13 @@ class KernelLogReader:
         if record is None:
             self._count(malformed=1)
             self._note_malformed(text)
-        elif not self._is_evidence:
+        elif not self.is_evidence:
             record = msgspec.structs.replace(record, provenance=Provenance.TEXT)
         return record
 
     def _note_malformed(self, text: str) -> None:
         """Report the first record without a header; the others are only counted, so that the log is not flooded."""
-        if self._statistics.malformed == 1:
+        if self.statistics.malformed == 1:
             self._notes.append(f"{self.path}: a record without its header was skipped: {text[:80]!r}; more are counted")
 
     def _advance(self, sequence: int, stamp: float | None) -> bool:
@@ -455,14 +435,14 @@ class KernelLogReader:
                 f"kernel option log_buf_len if this repeats"
             )
             if not self._has_read:
-                self._missing = Missing(lost, BEFORE_BOOT if self._seconds is None else self._seconds, seconds)
+                self.missing = Missing(lost, BEFORE_BOOT if self._seconds is None else self._seconds, seconds)
         self._has_read = True
         self._sequence, self._seconds = sequence, seconds
         return True
 
     def _count(self, records: int = 0, malformed: int = 0, overruns: int = 0, lost: int = 0) -> None:
-        now = self._statistics
-        self._statistics = ReaderStatistics(
+        now = self.statistics
+        self.statistics = ReaderStatistics(
             now.records + records, now.malformed + malformed, now.overruns + overruns, now.lost + lost
         )
 
