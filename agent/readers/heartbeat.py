@@ -37,13 +37,7 @@ NEVER_BEGAN = (
     "missing while the system is upgraded"
 )
 
-ECHO = (
-    sys.executable,
-    "-I",
-    "-S",
-    "-c",
-    "import os\nwhile data := os.read(0, 64):\n    os.write(1, data)",
-)
+ECHO = (sys.executable, "-I", "-S", "-c", "import os\nwhile data := os.read(0, 64):\n    os.write(1, data)")
 
 
 class Beat(msgspec.Struct, frozen=True):

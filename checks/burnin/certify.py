@@ -149,11 +149,7 @@ def _piece_starts(total: int, m: int) -> list[int]:
 
 
 def _prove(
-    operands: OperandSet,
-    multiplication: Multiplication,
-    result: Tensor,
-    seed: int,
-    pause: Callable[[], None],
+    operands: OperandSet, multiplication: Multiplication, result: Tensor, seed: int, pause: Callable[[], None]
 ) -> Certificate:
     integers = torch.empty(result.shape, dtype=torch.int32 if result.element_size() == 4 else torch.int64)
     data_type = multiplication.data_type

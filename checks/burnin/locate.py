@@ -183,8 +183,4 @@ def _flipped_bits(want: Tensor, got: Tensor, wrong: Tensor) -> dict[str, int]:
 
 def _cell(row: int, column: int, want: int, got: int, size: int) -> Cell:
     mask, digits = (1 << (8 * size)) - 1, 2 * size
-    return Cell(
-        row,
-        column,
-        *(f"0x{value & mask:0{digits}x}" for value in (want, got, want ^ got)),
-    )
+    return Cell(row, column, *(f"0x{value & mask:0{digits}x}" for value in (want, got, want ^ got)))

@@ -74,13 +74,7 @@ def self_test(stage: Stage) -> list[Planting]:
 
 def _ring(stage: Stage, run: Multiply) -> Ring:
     return Ring(
-        run,
-        stage.sets,
-        stage.goldens,
-        stage.slots[:_SLOTS],
-        lag=_LAG,
-        seed=stage.seed,
-        checking=stage.checking,
+        run, stage.sets, stage.goldens, stage.slots[:_SLOTS], lag=_LAG, seed=stage.seed, checking=stage.checking
     )
 
 

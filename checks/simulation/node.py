@@ -345,14 +345,7 @@ class World:
             for key in _matching(effect, fault, values):
                 values[key] = self._changed(effect, fault, values[key], device, seconds)
 
-    def _changed(
-        self,
-        effect: Effect,
-        fault: Fault,
-        reading: Reading,
-        device: str,
-        seconds: float,
-    ) -> Reading:
+    def _changed(self, effect: Effect, fault: Fault, reading: Reading, device: str, seconds: float) -> Reading:
         value = reading.value
         if value is None or isinstance(value, str):
             return reading

@@ -153,10 +153,7 @@ def compare(actual: Topology, expected: Topology) -> tuple[Difference, ...]:
 def render_table(topology: Topology) -> str:
     """Return *topology* as an aligned plain text table, with adapters by their names in the legend."""
     names = [topology.nic_legend.get(nic, nic) for nic in topology.nics]
-    columns = [
-        ("CPU affinity", topology.cpu_affinity),
-        ("NUMA affinity", topology.numa_affinity),
-    ]
+    columns = [("CPU affinity", topology.cpu_affinity), ("NUMA affinity", topology.numa_affinity)]
     shown = [(title, cells) for title, cells in columns if cells is not None]
     rows = [["", *topology.gpus, *names, *(title for title, _ in shown)]]
     for index, gpu in enumerate(topology.gpus):

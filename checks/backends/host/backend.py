@@ -67,10 +67,7 @@ class HostBackend:
     groups = (FAST, SLOW)
 
     def __init__(
-        self,
-        tree: Tree,
-        denied: Callable[[str], bool] = is_denied,
-        there: Callable[[str], bool] = is_there,
+        self, tree: Tree, denied: Callable[[str], bool] = is_denied, there: Callable[[str], bool] = is_there
     ) -> None:
         """Read below the root of *tree*; *denied* returns whether the cgroup of this process denies it a device node,
         *there* whether this process has the node."""

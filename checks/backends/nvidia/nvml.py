@@ -360,8 +360,7 @@ class _Batch:
         kind = library.module.c_nvmlFieldValue_t
         if ctypes.sizeof(kind) != _ENTRY.size:
             raise BackendError(
-                FailureKind.ERROR,
-                f"nvmlFieldValue_t has {ctypes.sizeof(kind)} bytes, not {_ENTRY.size}",
+                FailureKind.ERROR, f"nvmlFieldValue_t has {ctypes.sizeof(kind)} bytes, not {_ENTRY.size}"
             )
         self._array = (kind * len(slots))()
         self._template = b"".join(_template(slot.source) for slot in slots)
