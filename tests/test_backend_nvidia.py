@@ -14,12 +14,13 @@ from typing import Any
 
 import pytest
 from fakes.host_tree import pci_device, write_tree
-from fakes.nvml.build import build_fake_nvml
+from fakes.nvml.build import build_fake_nvml, lacking
 from fakes.nvml.scenario import FakeNvml, NvmlReturn, pci, uuid
 from fakes.reader import ReaderProcess
 from fakes.shared_reader import SLOT, Read, machine, read
 
-from nodevet.checks.backends.nvidia.nvml import is_deleted_mount, why_not_loaded
+from nodevet.checks.backends.nvidia.items import fast_items, slow_items
+from nodevet.checks.backends.nvidia.nvml import Call, is_deleted_mount, why_not_loaded
 from nodevet.checks.core.model import WHOLE, FailureKind, Link, Part, PartKind, ReadingStatus
 from nodevet.checks.core.quantities import QUANTITIES
 from nodevet.checks.core.wire import Sampled
@@ -162,10 +163,17 @@ def test_an_injected_value_is_read_in_base_units(
 
 @pytest.mark.parametrize("group", ["fast", "slow"])
 def test_a_healthy_machine_reads_well(read: Read, group: str) -> None:
-    """Everything is measured but two reasons that such a device does not know, and all of it is declared."""
+    """All is measured but what the board lacks: two reasons, and what only functions outside the fake's source give."""
     readings = read(group, {})
-    bad = {part.name for (_, part), reading in readings.items() if reading.status is not ReadingStatus.OK}
-    assert bad == ({"board_limit", "reliability"} if group == "fast" else set())
+    bad = {key: reading.status for key, reading in readings.items() if reading.status is not ReadingStatus.OK}
+    functions = lacking()
+    lacks = {
+        (item.quantity, item.part)
+        for item in (fast_items(18, "12.580.95", 0x1FF) if group == "fast" else slow_items(18))
+        if not item.optional and all(isinstance(source, Call) and source.symbol in functions for source in item.sources)
+    }
+    unknown = {("throttle_active", reason(name)) for name in ("board_limit", "reliability") if group == "fast"}
+    assert bad == dict.fromkeys(lacks | unknown, ReadingStatus.UNSUPPORTED)
     assert {quantity for quantity, _ in readings} <= set(QUANTITIES)
     assert all(QUANTITIES[quantity].part is part.kind for quantity, part in readings)
 
