@@ -6,7 +6,7 @@ One set of faults stands for every vendor that can have it; what only one vendor
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 import pytest
@@ -14,6 +14,7 @@ from fakes.amdsmi.scenario import AmdSmiStatus, FakeAmdSmi
 from fakes.machine import FakeMachine
 from fakes.nvml.scenario import FakeNvml, NvmlReturn
 from fakes.rig import Rig
+from fakes.twins import Restarted
 
 from nodevet.checks.core.model import (
     WHOLE,
@@ -395,22 +396,28 @@ def test_restart_in_the_middle_changes_nothing(request: pytest.FixtureRequest, c
     """An agent that is restarted after every look tells the same timeline as one that is not."""
     machine, fault = request.getfixturevalue(FIXTURES[case.vendor]), case.fault
 
-    def timeline(*, restarting: bool) -> list[tuple[State, list[tuple[str, str]]]]:
-        machine.clear()
-        story = []
-        with Rig(machine) as rig:
-            rig.look(2)
-            for turn in range(1, fault.looks + 6):
-                if turn == fault.looks + 2:
-                    fault.heal(rig.machine)
-                snapshot = live(rig, case, turn, turn) if turn < fault.looks + 2 else rig.look()
-                told = [(str(entry.key), entry.state.value) for entry in snapshot.episodes]
-                story.append((snapshot.verdict.state, told))
-                if restarting:
-                    rig.restart()
-        return story
+    def story(snapshots: Iterable[Snapshot]) -> list[tuple[State, list[tuple[str, str]]]]:
+        return [
+            (snapshot.verdict.state, [(str(entry.key), entry.state.value) for entry in snapshot.episodes])
+            for snapshot in snapshots
+        ]
 
-    assert timeline(restarting=True) == timeline(restarting=False)
+    told: list[tuple[Snapshot, Snapshot]] = []
+    with Rig(machine, engine=Restarted) as rig:
+        rig.look(2)
+        for turn in range(1, fault.looks + 6):
+            if turn == fault.looks + 2:
+                fault.heal(rig.machine)
+            if turn < fault.looks + 2:
+                live(rig, case, turn, turn)
+            else:
+                rig.look()
+            assert isinstance(rig.engine, Restarted)
+            assert rig.engine.told is not None
+            told.append(rig.engine.told)
+
+    never, always = zip(*told, strict=True)
+    assert story(always) == story(never)
 
 
 def passed(rig: Rig, **changed: float) -> Result:

@@ -30,13 +30,14 @@ DEADLINE_SECONDS = 5.0
 class Rig:
     """A node of one or more fake machines, each behind the reader of its vendor, judged by every check."""
 
-    def __init__(self, *machines: FakeMachine) -> None:
-        """Start a reader on each of *machines*; all of them find the libraries of all."""
+    def __init__(self, *machines: FakeMachine, engine: type[Twins] = Twins) -> None:
+        """Start a reader on each of *machines*; all of them find the libraries of all. *engine* judges them."""
         self.machines = machines
         self.clock = SteppedClock()
         for machine in machines:
             write_tree(self.root, machine.host_files())
         self.readers = self._start()
+        self._kind = engine
         self.engine = self._engine()
         self.changes: list[Episode] = []
         self.snapshot: Snapshot | None = None
@@ -155,7 +156,7 @@ class Rig:
         configured = [ConfiguredCheck(check, check.policy()) for check in discover()]
         cadence = Cadence(INTERVAL_SECONDS, DEADLINE_SECONDS)
         cadences = {(backend, group): cadence for backend in self.readers for group in ("fast", "slow")}
-        return Twins(configured, node="rig", clock=self.clock.instant, cadences=cadences)
+        return self._kind(configured, node="rig", clock=self.clock.instant, cadences=cadences)
 
     def _status(self, backend: str) -> ReaderStatus:
         return ReaderStatus(backend=backend, state=ReaderState.RUNNING, last_round=self.clock.instant(), starts=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -27,7 +28,7 @@ from nodevet.checks.engine.engine import ConfiguredCheck, Engine, Round
 from nodevet.checks.engine.episodes import Knew, anybody
 from nodevet.checks.engine.view import Cadence, KernelLogState
 
-__all__ = ["Twins", "timeless"]
+__all__ = ["Restarted", "Twins", "timeless"]
 
 
 class Twins(Engine):
@@ -37,68 +38,80 @@ class Twins(Engine):
         """Start both with nothing known."""
         super().__init__(*arguments, **named)
         self.anew = Engine(*arguments, **named, reuses=False)
+        self.others = [self.anew]
 
     def take_devices(self, backend: str, devices: Iterable[Device]) -> None:
         """Hand it to both."""
         listed = tuple(devices)
-        self.anew.take_devices(backend, listed)
+        for other in self.others:
+            other.take_devices(backend, listed)
         super().take_devices(backend, listed)
 
     def take_sample(self, sample: Sample) -> None:
         """Hand it to both."""
-        self.anew.take_sample(sample)
+        for other in self.others:
+            other.take_sample(sample)
         super().take_sample(sample)
 
     def take_event(self, event: Event) -> None:
         """Hand it to both."""
-        self.anew.take_event(event)
+        for other in self.others:
+            other.take_event(event)
         super().take_event(event)
 
     def take_result(self, result: Result) -> None:
         """Hand it to both."""
-        self.anew.take_result(result)
+        for other in self.others:
+            other.take_result(result)
         super().take_result(result)
 
     def take_readers(self, statuses: Iterable[ReaderStatus]) -> None:
         """Hand them to both."""
         told = tuple(statuses)
-        self.anew.take_readers(told)
+        for other in self.others:
+            other.take_readers(told)
         super().take_readers(told)
 
     def take_kernel_log(self, state: KernelLogState) -> None:
         """Hand it to both."""
-        self.anew.take_kernel_log(state)
+        for other in self.others:
+            other.take_kernel_log(state)
         super().take_kernel_log(state)
 
     def take_faults(self, faults: Iterable[PartFault]) -> None:
         """Hand them to both."""
         told = tuple(faults)
-        self.anew.take_faults(told)
+        for other in self.others:
+            other.take_faults(told)
         super().take_faults(told)
 
     def reconfigure(
         self, checks: Sequence[ConfiguredCheck], cadences: Mapping[tuple[str, str], Cadence], modes: Modes
     ) -> None:
         """Have both judge by other policies."""
-        self.anew.reconfigure(checks, cadences, modes)
+        for other in self.others:
+            other.reconfigure(checks, cadences, modes)
         super().reconfigure(checks, cadences, modes)
 
     def acknowledge(
         self, key: Key, *, note: str, actor: str, until: Instant | Returns | None = None, knew: Knew = anybody
     ) -> Episode | None:
         """Acknowledge it in both."""
-        self.anew.acknowledge(key, note=note, actor=actor, until=until, knew=knew)
+        for other in self.others:
+            other.acknowledge(key, note=note, actor=actor, until=until, knew=knew)
         return super().acknowledge(key, note=note, actor=actor, until=until, knew=knew)
 
     def restore(self, memory: Mapping[str, bytes]) -> None:
         """Have both go on from *memory*."""
-        self.anew.restore(memory)
+        for other in self.others:
+            other.restore(memory)
         super().restore(memory)
 
     def adopt(self, episodes: Iterable[Episode]) -> None:
         """Have both go on with *episodes*."""
         told = tuple(episodes)
-        self.anew.adopt(told)
+        for other in self.others:
+            other.adopt(told)
         super().adopt(told)
 
     def evaluate(self, agent: AgentInfo) -> Round:
@@ -107,6 +120,38 @@ class Twins(Engine):
         assert timeless(done.snapshot) == timeless(anew.snapshot)
         assert done.changes == anew.changes
         assert all(sound(finding) == finding for finding in done.snapshot.findings)
+        return done
+
+
+class Restarted(Twins):
+    """Twins, beside an engine that is started again after every round and goes on from what it kept."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        """Start all of them with nothing known."""
+        super().__init__(*arguments, **named)
+        self._start = partial(Engine, *arguments, **named)
+        self._devices: dict[str, tuple[Device, ...]] = {}
+        self.restarted = self._start()
+        self.others.append(self.restarted)
+        self.told: tuple[Snapshot, Snapshot] | None = None
+        """What the engine said last, and what the one said that is started again."""
+
+    def take_devices(self, backend: str, devices: Iterable[Device]) -> None:
+        """Hand it to all, and keep it for the next start."""
+        self._devices[backend] = listed = tuple(devices)
+        super().take_devices(backend, listed)
+
+    def evaluate(self, agent: AgentInfo) -> Round:
+        """Return what the engine says, and start the other again once it has said its own."""
+        done = super().evaluate(agent)
+        self.told = (done.snapshot, self.restarted.evaluate(agent).snapshot)
+        memory = self.restarted.memory()
+        self.others.remove(self.restarted)
+        self.restarted = self._start()
+        self.restarted.restore(memory)
+        for backend, devices in self._devices.items():
+            self.restarted.take_devices(backend, devices)
+        self.others.append(self.restarted)
         return done
 
 
