@@ -58,6 +58,24 @@ def pytest_configure() -> None:
     hypothesis.settings.load_profile("busy")
 
 
+LONGEST_FILES = (
+    "test_scenarios",
+    "test_drills",
+    "test_mutants",
+    "test_docs_commands",
+    "test_slurm_jobs",
+    "test_slurm_writer_real",
+    "test_cli",
+    "test_agent_nvidia",
+    "test_load_delivery",
+    "test_blame",
+    "test_slurm_limits_real",
+    "test_backend_nvidia",
+    "test_benchmarks",
+)
+"""Each takes more than a minute; the longest first."""
+
+
 @pytest.fixture(scope="session")
 def golden(request: pytest.FixtureRequest) -> Callable[[Path, str], None]:
     """A text is compared with its golden file; `make golden` writes the file, and the difference is read."""
@@ -79,7 +97,12 @@ def campaign(request: pytest.FixtureRequest) -> Callable[[int], int]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A test that counts its rounds by `campaign` belongs to `make soak`, one with a golden file to `make golden`."""
+    """A test that counts its rounds by `campaign` belongs to `make soak`, one with a golden file to `make golden`.
+
+    The files that take longest come first, so that no worker begins one while the others have nothing left.
+    """
+    first = {name: place for place, name in enumerate(LONGEST_FILES)}
+    items.sort(key=lambda item: first.get(item.path.stem, len(first)))
     for item in items:
         if isinstance(item, pytest.Function):
             for marker in {"soak" if name == "campaign" else name for name in item.fixturenames} & {"soak", "golden"}:
