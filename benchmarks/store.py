@@ -21,8 +21,8 @@ from fakes import schema_one  # isort: skip - harness makes it importable
 from fakes.episodes import episode, moment
 from fakes.running_agent import RunningAgent
 
+from nodevet.agent.store.opening import open_store
 from nodevet.agent.store.rows import Rollup, UnsavedRound
-from nodevet.agent.store.store import open_store
 from nodevet.checks.core.model import Episode, EpisodeState, Instant
 
 ROWS = 200_000
@@ -36,7 +36,7 @@ CLEARED = 100_000
 PROBE = """
 import sys, time
 from pathlib import Path
-from nodevet.agent.store.store import open_store
+from nodevet.agent.store.opening import open_store
 from nodevet.agent.store.writer import StoreWriter
 def peak():
     return next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM"))

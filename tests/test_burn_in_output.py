@@ -34,7 +34,7 @@ from nodevet.agent.load.output import OutputFile
 from nodevet.agent.load.run import Spawn
 from nodevet.agent.once.run import look
 from nodevet.agent.slurm.memory import MEMORY_NAME, Kept, pack, save_memory
-from nodevet.agent.store.store import DATABASE_NAME, open_store, read_store
+from nodevet.agent.store.opening import DATABASE_NAME, open_store, read_store
 from nodevet.checks.burnin.launch import Launch, burn_command
 from nodevet.checks.core.clock import SystemClock
 from nodevet.checks.core.errors import BusyError, StoreError, UsageError

@@ -13,7 +13,7 @@ from fakes.episodes import episode, moment
 
 from nodevet.agent.store.database import SCHEMA_VERSION, RefusedError
 from nodevet.agent.store.downgrade import open_of_any_version
-from nodevet.agent.store.store import open_store
+from nodevet.agent.store.opening import open_store
 
 MEMORY = {"round": b"1"}
 

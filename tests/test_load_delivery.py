@@ -29,7 +29,7 @@ from nodevet.agent.control.server import SOCKET_NAME
 from nodevet.agent.load.claims import LoadLock
 from nodevet.agent.load.delivery import FOUND_AGAIN_SECONDS, Delivery
 from nodevet.agent.load.delivery import PATIENCE_SECONDS as PATIENCE_OF_DELIVERY_SECONDS
-from nodevet.agent.store.store import DATABASE_NAME, read_store
+from nodevet.agent.store.opening import DATABASE_NAME, read_store
 from nodevet.agent.terminal.output import tell
 from nodevet.checks.core.clock import SystemClock
 from nodevet.checks.core.model import Instant, Metric, Result, ResultState

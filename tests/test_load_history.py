@@ -13,7 +13,7 @@ from fakes.views import at
 
 from nodevet.agent.cli import main
 from nodevet.agent.commands import history
-from nodevet.agent.store.store import DATABASE_NAME, open_store
+from nodevet.agent.store.opening import DATABASE_NAME, open_store
 from nodevet.agent.store.writer import Retention, StoreWriter
 from nodevet.checks.core.model import Result, ResultState
 from nodevet.checks.engine.completeness import LOAD, PLANNED

@@ -20,7 +20,8 @@ from nodevet.agent.store import journal as journal_module
 from nodevet.agent.store.journal import Journal
 from nodevet.agent.store.machine import MACHINE, Machine, is_of, open_of_machine, this_machine
 from nodevet.agent.store.mirror import MIRROR_NAME
-from nodevet.agent.store.store import DATABASE_NAME, OpenedStore, Store, open_store
+from nodevet.agent.store.opening import DATABASE_NAME, OpenedStore, open_store
+from nodevet.agent.store.store import Store
 from nodevet.agent.store.writer import Keeping
 from nodevet.checks.core.clock import SystemClock
 from nodevet.checks.core.errors import StoreError

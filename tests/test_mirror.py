@@ -24,7 +24,7 @@ from test_store_growth import wait_for
 from nodevet.agent.once.run import _recall
 from nodevet.agent.store.journal import Journal
 from nodevet.agent.store.mirror import MIRROR_NAME, Mirror, ends, read_mirror, restore, write_mirror
-from nodevet.agent.store.store import DATABASE_NAME, open_store
+from nodevet.agent.store.opening import DATABASE_NAME, open_store
 from nodevet.agent.store.writer import Keeping
 from nodevet.checks.core.clock import SystemClock
 from nodevet.checks.core.errors import StoreError

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from nodevet.agent.readers.remembered import Remembered, recalled_readers
 from nodevet.agent.slurm.memory import Kept, load_memory
 from nodevet.agent.store.journal import Journal
-from nodevet.agent.store.store import DATABASE_NAME, open_store
+from nodevet.agent.store.opening import DATABASE_NAME, open_store
 from nodevet.checks.core.clock import SystemClock
 from nodevet.checks.core.model import (
     Device,

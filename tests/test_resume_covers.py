@@ -19,7 +19,7 @@ from nodevet.agent.daemon.loop import Daemon
 from nodevet.agent.simulated.node import Simulate
 from nodevet.agent.slurm.acknowledged import RESUMER, Acknowledged, told
 from nodevet.agent.slurm.writer import Writer
-from nodevet.agent.store.store import DATABASE_NAME, read_store
+from nodevet.agent.store.opening import DATABASE_NAME, read_store
 from nodevet.agent.terminal.outlet import Outlet
 from nodevet.agent.terminal.text import status_text
 from nodevet.checks.core.clock import SystemClock

@@ -42,8 +42,8 @@ from nodevet.agent.slurm.reactor import Reactor
 from nodevet.agent.slurm.writer import Pass
 from nodevet.agent.store.journal import Journal
 from nodevet.agent.store.mirror import MIRROR_NAME, read_mirror, restore
+from nodevet.agent.store.opening import open_store
 from nodevet.agent.store.publisher import STATE_NAME
-from nodevet.agent.store.store import open_store
 from nodevet.agent.store.writer import Keeping
 from nodevet.agent.terminal.outlet import Outlet
 from nodevet.checks.core.clock import SystemClock

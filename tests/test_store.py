@@ -21,8 +21,9 @@ from fakes.episodes import episode, moment
 from fakes.small_disk import NO_SMALL_DISK
 
 from nodevet.agent.store.database import SCHEMA_VERSION, DamagedError, file_system_of
+from nodevet.agent.store.opening import open_store, read_store
 from nodevet.agent.store.rows import Rollup, UnsavedRound
-from nodevet.agent.store.store import Store, open_store, read_store
+from nodevet.agent.store.store import Store
 from nodevet.agent.store.tending import Tender
 from nodevet.agent.store.writer import Keeping, Retention, StoreWriter, merged
 from nodevet.checks.core.errors import BusyError, StoreError

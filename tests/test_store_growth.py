@@ -30,8 +30,9 @@ from nodevet.agent.daemon.services import Store as StoreService
 from nodevet.agent.store.database import MIGRATIONS, SCHEMA_VERSION, RefusedError
 from nodevet.agent.store.journal import Journal
 from nodevet.agent.store.mirror import Mirror, ends
+from nodevet.agent.store.opening import open_store, read_store
 from nodevet.agent.store.rows import UnsavedRound, nature_of
-from nodevet.agent.store.store import Store, open_store, read_store
+from nodevet.agent.store.store import Store
 from nodevet.agent.store.tending import Tender
 from nodevet.agent.store.writer import Keeping, StoreWriter
 from nodevet.checks.core.clock import SystemClock

@@ -11,8 +11,9 @@ import msgspec
 
 from nodevet.agent.simulated.origin import simulated_owner
 from nodevet.agent.store.database import DamagedError
+from nodevet.agent.store.opening import DATABASE_NAME, read_store
 from nodevet.agent.store.rows import HistoryRow, SeenDevice
-from nodevet.agent.store.store import DATABASE_NAME, Store, read_store
+from nodevet.agent.store.store import Store
 from nodevet.agent.terminal import exits
 from nodevet.agent.terminal.output import paint, say, table
 from nodevet.checks.core.errors import StoreError, UsageError

@@ -15,7 +15,8 @@ import msgspec
 
 from nodevet.agent.config.settings import Configuration
 from nodevet.agent.store.machine import is_of, open_of_machine, this_machine
-from nodevet.agent.store.store import DATABASE_NAME, Store, open_store, read_store
+from nodevet.agent.store.opening import DATABASE_NAME, open_store, read_store
+from nodevet.agent.store.store import Store
 from nodevet.checks.core.clock import SystemClock
 from nodevet.checks.core.errors import BusyError, StoreError
 from nodevet.checks.core.model import Episode, Key, Result

@@ -25,7 +25,7 @@ from nodevet.agent.simulated.origin import refuse_simulated
 from nodevet.agent.store.database import DamagedError
 from nodevet.agent.store.machine import Machine, is_of, this_machine
 from nodevet.agent.store.mirror import MIRROR_NAME, Mirror, ends, read_mirror, restore
-from nodevet.agent.store.store import DATABASE_NAME, read_store
+from nodevet.agent.store.opening import DATABASE_NAME, read_store
 from nodevet.checks.core.clock import Clock, SystemClock
 from nodevet.checks.core.errors import BusyError, StoreError
 from nodevet.checks.core.guard import Guard

@@ -18,8 +18,9 @@ from nodevet.checks.core.model import Episode
 
 from .at_rest import rows_if_known
 from .database import SQLITE_WAIT_SECONDS, DamagedError, NewerError, checksum, connect, exchange, lock, translated
+from .opening import OpenedStore, open_store
 from .rows import verified_episode
-from .store import OpenedStore, Store, open_store
+from .store import Store
 
 
 def open_of_any_version(path: Path) -> OpenedStore:

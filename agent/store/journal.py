@@ -25,9 +25,9 @@ from nodevet.checks.system.lock import acquire_node_lock
 from .database import RefusedError
 from .machine import Machine, is_of, open_of_machine, this_machine
 from .mirror import MIRROR_NAME, Mirror, ends, read_mirror, restore
+from .opening import DATABASE_NAME, read_store
 from .rollup import MinuteRollups
 from .rows import UnsavedRound
-from .store import DATABASE_NAME, read_store
 from .writer import Keeping, Retention, StoreWriter
 
 BOOKKEEPING = frozenset(

@@ -19,7 +19,8 @@ from nodevet.checks.core.errors import BusyError, StoreError
 
 from .database import move_aside
 from .downgrade import open_of_any_version
-from .store import OpenedStore, Store
+from .opening import OpenedStore
+from .store import Store
 
 MACHINE = "machine"
 """The name of what is remembered of it."""

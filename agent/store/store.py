@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import time
 import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -22,29 +21,21 @@ from typing import Any
 
 import msgspec
 
-from nodevet.checks.core.errors import BusyError, StoreError
+from nodevet.checks.core.errors import StoreError
 from nodevet.checks.core.model import Device, Episode, EpisodeState, Instant, Key, Result
 from nodevet.checks.engine.retest import is_same_run
 
 from .at_rest import newest_rows, open_episodes
 from .database import (
     ROW,
-    DamagedError,
     InterruptedStatementError,
     checksum,
-    clear_the_way,
     condition_of_files,
-    connect,
-    connect_for_reading,
     fill_state,
     keep_state,
     keep_sum,
     kept_in,
     known_sum,
-    lock,
-    make_directory,
-    move_aside,
-    refuse_network,
     translated,
 )
 from .open_files import OpenFiles
@@ -67,7 +58,6 @@ from .rows import (
     whole_row,
 )
 
-DATABASE_NAME = "nodevet.db"
 _INSERT_JOURNAL = f"INSERT INTO journal ({ROW}, checksum, kind) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608
 
 _MINUTES_PER_DAY = 24 * 60
@@ -80,13 +70,6 @@ _VACUUM_PAGES = 2000
 
 _INSTRUCTIONS = 20_000
 """So many steps of SQLite's machine, some milliseconds, pass before a statement that takes long can be given up."""
-
-
-class OpenedStore(msgspec.Struct, frozen=True):
-    """A store that is ready, and what must be told to people about how it was opened (empty: nothing)."""
-
-    store: Store
-    notice: str = ""
 
 
 class Store:
@@ -495,66 +478,3 @@ class Store:
                 raise
             finally:
                 self._written = condition_of_files(self.path)
-
-
-def open_store(
-    path: Path,
-    *,
-    wall_seconds: float | None = None,
-    mounts: Path = Path("/proc/self/mounts"),
-    instead: bool = False,
-) -> OpenedStore:
-    """Open the database at *path* for writing, creating it and its directory where absent.
-
-    A damaged database is moved aside to ``<name>.corrupt-<time>`` with its -wal and -shm, a fresh one takes its place
-    and the notice says so; *instead* has that done with whatever lies there. What is no plain file in the place of one
-    of its files is moved aside as well. *wall_seconds* names the time (default: now); *mounts* is the table of mounts
-    to look up the file system in. Raises BusyError when another process has it open for writing, RefusedError when it
-    lies on a network file system or belongs to another application, NewerError when a newer version wrote it, and
-    StoreError when it cannot be written.
-    """
-    now = time.time() if wall_seconds is None else wall_seconds
-    make_directory(path)
-    refuse_network(path, mounts)
-    notices = [clear_the_way(path, now)]
-    held = lock(path)
-    try:
-        try:
-            if instead and os.path.lexists(path):
-                raise DamagedError(f"{path}: not the database of this agent any more")
-            store = _open(path, held)
-        except DamagedError as error:
-            aside = move_aside(path, now)
-            notices.append(f"{error}; moved aside to {aside}, a fresh one begins: look there for older history")
-            store = _open(path, held)
-    except BaseException:
-        os.close(held)
-        raise
-    notices += store.notices
-    return OpenedStore(store, "; ".join(filter(None, notices)))
-
-
-def _open(path: Path, held: int) -> Store:
-    try:
-        connection = connect(path)
-    except BusyError as error:
-        raise StoreError(str(error)) from error  # not another agent's: that one would hold the lock
-    store = Store(connection, path, held)
-    try:
-        store.displaced()
-        store.load()
-    except BusyError as error:
-        connection.close()
-        raise StoreError(str(error)) from error
-    except BaseException:
-        connection.close()
-        raise
-    return store
-
-
-def read_store(path: Path, *, or_newer: bool = False) -> Store:
-    """Open the database at *path* for reading beside whoever writes it; with *or_newer* also one of a newer version.
-
-    Raises StoreError where it is absent.
-    """
-    return Store(connect_for_reading(path, or_newer=or_newer), path, None)

@@ -24,8 +24,9 @@ from nodevet.checks.system.background import Background
 
 from .database import DamagedError
 from .downgrade import open_of_any_version
+from .opening import OpenedStore, open_store
 from .rows import Rollup, UnsavedRound, unkeepable
-from .store import OpenedStore, Store, open_store
+from .store import Store
 from .tending import Tender
 
 Value = TypeVar("Value", bound=msgspec.Struct)

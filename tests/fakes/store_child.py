@@ -20,7 +20,7 @@ from pathlib import Path
 
 from fakes.episodes import episode, moment
 
-from nodevet.agent.store.store import open_store
+from nodevet.agent.store.opening import open_store
 from nodevet.agent.store.tending import Tender
 from nodevet.checks.core.model import EpisodeState
 
