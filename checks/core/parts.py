@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from enum import StrEnum
+from functools import lru_cache
 from pathlib import Path
 
 import msgspec
@@ -63,9 +64,15 @@ class Part(msgspec.Struct, frozen=True, order=True):
 
     def __str__(self) -> str:
         """Return the text for display and labels: ``link 17``, ``sensor memory 2``."""
-        name = f" {self.name}" if self.name else ""
-        index = "" if self.index is None else f" {self.index}"
-        return f"{self.kind.value}{name}{index}"
+        return _text(self)
+
+
+@lru_cache(maxsize=1024)
+def _text(part: Part) -> str:
+    # Each round asks for the texts of some hundred ports.
+    name = f" {part.name}" if part.name else ""
+    index = "" if part.index is None else f" {part.index}"
+    return f"{part.kind.value}{name}{index}"
 
 
 WHOLE = Part()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
+from functools import lru_cache
 
 import msgspec
 
@@ -21,7 +22,7 @@ from nodevet.checks.core.model import (
     Sample,
     told_serial,
 )
-from nodevet.checks.reference.expected_links import expected_links
+from nodevet.checks.reference.expected_links import MAKES, expected_links
 from nodevet.checks.reference.tables import load_table
 from nodevet.checks.reference.vendors import vendor_of
 
@@ -42,6 +43,17 @@ LASTING = ("uuid", "pci_device_id", "memory_bytes", "compute_units", "maximum_cl
 """What a board is made of, besides its serial and model: None where it does not tell."""
 
 
+class Make(msgspec.Struct, frozen=True):
+    """All of a device that decides which quantities it must report; ``joined``: it reports that it joined a fabric."""
+
+    vendor: str
+    kind: DeviceKind
+    model: str
+    architecture: str | None
+    virtual: bool
+    joined: bool
+
+
 class Requirement(msgspec.Struct, frozen=True):
     """A row of reference/requirements.csv: devices of this make must be able to report the quantity.
 
@@ -57,14 +69,14 @@ class Requirement(msgspec.Struct, frozen=True):
     quantity: str
     source: str
 
-    def applies_to(self, device: Device, *, joined: bool) -> bool:
-        """Return whether *device* is of this make; *joined*: it says that it has joined a fabric."""
-        made_so = {"", device.architecture, FABRIC if joined else ""} if not device.virtual else {""}
+    def applies_to(self, make: Make) -> bool:
+        """Return whether devices of *make* must report the quantity."""
+        made_so = {""} if make.virtual else {"", make.architecture, FABRIC if make.joined else ""}
         return (
-            self.vendor == device.vendor
-            and self.kind is device.kind
+            self.vendor == make.vendor
+            and self.kind is make.kind
             and self.architecture in made_so
-            and fnmatchcase(device.model, self.model)
+            and fnmatchcase(make.model, self.model)
         )
 
 
@@ -83,12 +95,17 @@ def requirements(device: Device, *, joined: bool = False) -> frozenset[str]:
     """
     if device.backend == "host" or device.parent is not None:
         return frozenset()
-    rows = load_table("requirements.csv", Requirement)
-    quantities = frozenset(row.quantity for row in rows if row.applies_to(device, joined=joined))
+    make = Make(device.vendor, device.kind, device.model, device.architecture, device.virtual, joined)
+    quantities = _required_of(make)
     links = expected_links(device)
     if links is not None and links.told:
         quantities |= {"link_active"}
     return frozenset(entry for entry in quantities if OR in entry) or quantities
+
+
+@lru_cache(maxsize=MAKES)
+def _required_of(make: Make) -> frozenset[str]:
+    return frozenset(row.quantity for row in load_table("requirements.csv", Requirement) if row.applies_to(make))
 
 
 def remember(

@@ -75,6 +75,8 @@ def _causes(findings: Iterable[Finding]) -> dict[str, Finding]:
     """Return for each device that does not answer the finding that says so, the gravest first."""
     causes: dict[str, Finding] = {}
     for finding in findings:
+        if finding.outcome in (Outcome.PASS, Outcome.SKIPPED):
+            continue
         is_loss = finding.code in LOSSES and finding.outcome is Outcome.FAIL
         is_unread = finding.code == UNREAD and finding.outcome is Outcome.UNMEASURED
         if finding.device != NODE and (is_loss or (is_unread and finding.device not in causes)):
@@ -130,8 +132,9 @@ def joined(findings: Iterable[Finding], devices: Iterable[Device], memory: Known
     boards = {entry.device.id: entry.device for entry in memory.seen.values()} | {board.id: board for board in devices}
     findings = _with_parts(tuple(findings), boards)
     lost = _ends(findings)
-    dark = {finding.device: finding for finding in findings if _is_bad(finding, ALL_DOWN)}
-    if not any(_is_bad(finding, DOWN, ALL_DOWN) and finding.device not in lost for finding in findings):
+    bad = [finding for finding in findings if finding.outcome in (Outcome.WARN, Outcome.FAIL)]
+    dark = {finding.device: finding for finding in bad if finding.code == ALL_DOWN}
+    if not any(finding.code in (DOWN, ALL_DOWN) and finding.device not in lost for finding in bad):
         return findings
     fabric = _Fabric(boards, memory, dark | lost)
     follows = fabric.down_with(finding for finding in findings if _is_bad(finding, DOWN))

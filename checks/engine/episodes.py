@@ -118,6 +118,8 @@ def fold(ledger: Ledger, findings: Iterable[Finding], evidence: Evidence) -> tup
     devices = (*evidence.devices, *evidence.remembered)
     present = {device.id for device in evidence.devices}
     for finding in findings:
+        if not (work.active or work.settled or replaced or finding.bad or finding.shown):
+            continue  # on a healthy node a good finding changes nothing
         # Else it still tells of the board that is gone.
         if not replaced or finding.key not in replaced or finding.device in present:
             work.wrong, told = escalated(work.wrong, finding, devices, evidence.now)

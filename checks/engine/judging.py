@@ -89,7 +89,10 @@ class Observation(msgspec.Struct, frozen=True):
     def number(self) -> float | None:
         """Return the measured number; None where nothing was measured, and for a word."""
         value = self.reading.value
-        return float(value) if self.measured and value is not None and not isinstance(value, str) else None
+        if value is None or isinstance(value, str):
+            return None
+        number = float(value)
+        return number if math.isfinite(number) else None
 
     @property
     def grew(self) -> float | None:
@@ -365,11 +368,13 @@ def observations(view: View, device: Device, quantity: str) -> tuple[Observation
 
 
 def _observed(view: View, device_id: str, quantity: str) -> tuple[Observation, ...]:
-    name, growth = device_name(view, device_id), view.growth
+    name = device_name(view, device_id)
+    known = QUANTITIES.get(quantity)
+    growth = view.growth if known is None or known.judged_by_growth else {}
     found = []
     for reading, sample in view.readings(device_id, quantity):
         # Growth that an earlier sample ended with is over.
-        grown = growth.get((device_id, quantity, reading.part))
+        grown = growth.get((device_id, quantity, reading.part)) if growth else None
         since = grown if grown is not None and grown.until == sample.time else None
         found.append(Observation(device_id, name, reading, sample.time, since))
     failure = view.failure(device_id)

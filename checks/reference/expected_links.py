@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from enum import StrEnum
 from fnmatch import fnmatchcase
+from functools import lru_cache
 
 import msgspec
 
 from nodevet.checks.core.model import Device
 
 from .tables import load_table
+
+MAKES = 64
+"""More makes of devices than any node has; each round asks for the row of each device several times."""
 
 
 class Which(StrEnum):
@@ -45,13 +49,9 @@ class ExpectedLinks(msgspec.Struct, frozen=True):
     told: bool
     source: str
 
-    def fits(self, device: Device) -> bool:
-        """Return whether *device* matches this row."""
-        return (
-            self.vendor == device.vendor
-            and self.architecture in ("", device.architecture)
-            and fnmatchcase(device.model, self.model)
-        )
+    def fits(self, vendor: str, model: str, architecture: str | None) -> bool:
+        """Return whether a device of this make matches this row."""
+        return self.vendor == vendor and self.architecture in ("", architecture) and fnmatchcase(model, self.model)
 
 
 def expected_links(device: Device) -> ExpectedLinks | None:
@@ -59,8 +59,11 @@ def expected_links(device: Device) -> ExpectedLinks | None:
 
     A share of a device in a virtual machine has the name of the device and none of its links.
     """
-    if device.virtual:
-        return None
+    return None if device.virtual else _row_of(device.vendor, device.model, device.architecture)
+
+
+@lru_cache(maxsize=MAKES)
+def _row_of(vendor: str, model: str, architecture: str | None) -> ExpectedLinks | None:
     rows = load_table("expected_links.csv", ExpectedLinks)
-    row = next((row for row in rows if row.fits(device)), None)
+    row = next((row for row in rows if row.fits(vendor, model, architecture)), None)
     return row if row is not None and row.links else None
