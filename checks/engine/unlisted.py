@@ -7,6 +7,7 @@ the container of the readers was given others.
 from __future__ import annotations
 
 from nodevet.checks.core.model import Device, DeviceKind
+from nodevet.checks.reference.vendors import vendor_of
 
 from .arriving import places_of
 from .view import Seen, View
@@ -44,7 +45,7 @@ def why_unlisted(view: View, device: Device) -> str:
     if places & {*excluded(view)}:
         return "not listed, because an option of its driver excludes it"
     if places & {board.pci for board in view.drained}:
-        return "not listed, because nvidia-smi drain took it out of service"
+        return f"not listed, because {drained_by(device)} took it out of service"
     return ""
 
 
@@ -56,6 +57,11 @@ def out_of_service(view: View) -> dict[str, str]:
     places = {*excluded(view), *(board.pci for board in view.drained)}
     remembered = (seen.device for seen in view.memory.seen.values())
     return {device.id: why_unlisted(view, device) for device in remembered if places_of(device) & places}
+
+
+def drained_by(board: Device) -> str:
+    """Return the command by which a person took *board* out of service."""
+    return vendor_of(board.vendor).drained_by or "a command of its driver"
 
 
 def was_given_elsewhere(view: View, seen: Seen) -> bool:

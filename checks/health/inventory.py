@@ -41,6 +41,7 @@ from nodevet.checks.engine.baseline import UNNAMED
 from nodevet.checks.engine.judging import Rule
 from nodevet.checks.engine.registry import check
 from nodevet.checks.engine.unlisted import (
+    drained_by,
     excluded,
     not_given,
     unread_pages,
@@ -139,15 +140,16 @@ EXCLUDED = Rule(
     next_step="acknowledge the finding, or remove the board from NVreg_ExcludedGpus and reload the driver",
 )
 """An administrator may exclude a board by a driver option; the driver reports it, so the board is not lost."""
+HOW_TO_UNDRAIN = "acknowledge the finding, or return the board to service: {}"
 DRAINED = Rule(
     check="inventory",
     code="inventory.drained",
     outcome=Outcome.WARN,
     fault_class=FaultClass.CONFIGURATION,
     action=Action.INSPECT,
-    next_step="acknowledge the finding, or return the board to service: nvidia-smi drain -p ADDRESS -m 0",
+    next_step=HOW_TO_UNDRAIN.format("the command of its driver"),
 )
-"""``nvidia-smi drain -m 1`` keeps new processes from a board, so its driver does not list it, as if it were lost."""
+"""A drained board accepts no new process, so its driver does not list it, as if it were lost."""
 OFFLINE = Rule(
     check="inventory",
     code="processor.offline",
@@ -248,9 +250,12 @@ def judge(view: View, policy: Inventory) -> Iterator[Finding]:
 
 def _drained(view: View) -> Finding:
     if not view.drained:
-        return DRAINED.on_node(Outcome.PASS, "no board is drained by nvidia-smi drain")
-    facts = ", ".join(f"{board.pci} ({board.model})" for board in view.drained)
-    return DRAINED.on_node(Outcome.WARN, f"{facts}: taken out of service by nvidia-smi drain; not judged")
+        return DRAINED.on_node(Outcome.PASS, "no board is drained by a command of its driver")
+    boards = ", ".join(f"{board.pci} ({board.model})" for board in view.drained)
+    command = vendor_of(view.drained[0].vendor).undrain
+    rule = msgspec.structs.replace(DRAINED, next_step=HOW_TO_UNDRAIN.format(command)) if command else DRAINED
+    facts = f"{boards}: taken out of service by {drained_by(view.drained[0])}; not judged"
+    return rule.on_node(Outcome.WARN, facts)
 
 
 def _listed_twice(view: View) -> Finding:

@@ -21,7 +21,8 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True):
     devices. ``compute`` is torch's name for the devices. ``kernel_module`` is their driver, ``links`` the name of the
     vendor's links, ``install`` the way to a working driver. ``release_action`` and ``release_advice`` are the remedy
     where driver components are of different releases, ``ecc_advice`` the way to enable error correction of memory,
-    ``links_advice`` the remedy where no link is visible.
+    ``links_advice`` the remedy where no link is visible. ``drained_by`` is the command by which a person takes a device
+    out of service, ``undrain`` the one that returns it.
     ``renumbers_ports``: a driver release changed the numbers of link ports. ``retired_pages_limit``: the number of
     retired memory pages at which the vendor replaces a device that does not report its own limit.
     ``takes_in_turn``: while it loads, the driver binds one device after the other, and lists those that it has bound.
@@ -39,6 +40,8 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True):
     release_advice: str | None = None
     ecc_advice: str | None = None
     links_advice: str | None = None
+    drained_by: str | None = None
+    undrain: str | None = None
     renumbers_ports: bool = False
     retired_pages_limit: int | None = None
     takes_in_turn: bool = False
