@@ -22,7 +22,7 @@ class CheckRunner:
     def __init__(self, checks: Sequence[ConfiguredCheck], *, partial: bool = False) -> None:
         """Run *checks*; *partial* says that only some checks were asked for, so the absence of others ends nothing."""
         self.checks = tuple(checks)
-        self._partial = partial
+        self.partial = partial
         self._rests = Rests()
         self._waiting: dict[str, tuple[Event, ...]] = {}
         self._aside: dict[str, tuple[Event, ...]] = {}
@@ -46,7 +46,7 @@ class CheckRunner:
             findings = (*(ran.findings or (nothing_found(configured.check, ran.error),)), *again)
             runs.append(told_run(configured.check, ran, findings, view.now, time.perf_counter() - began))
             everything.extend(findings)
-        if not self._partial:
+        if not self.partial:
             everything.extend(not_asked(self.checks, episodes))
             if view.readers:
                 everything.extend(not_configured(view.readers, episodes))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fakes.clocks import SteppedClock
-from fakes.twins import Twins
+from fakes.twins import JudgedTwice
 
 from nodevet.agent.config.load import load_configuration
 from nodevet.agent.daemon.assembly import (
@@ -68,7 +68,7 @@ class Drill:
         settings = load_configuration(None, installed(), environment={"HOME": "/nonexistent"}, uid=1000)
         self.settings = simulated_configuration(settings, profile)
         configured = configure(installed(), self.settings)
-        self.engine = (Twins if twins else Engine)(
+        self.engine = (JudgedTwice if twins else Engine)(
             configured,
             node=node,
             clock=self.clock.instant,

@@ -10,7 +10,7 @@ from fakes.clocks import SteppedClock
 from fakes.host_tree import PCI, write_tree
 from fakes.machine import FakeMachine
 from fakes.reader import ReaderProcess
-from fakes.twins import Twins
+from fakes.twins import JudgedTwice
 
 from nodevet.checks.core.model import AgentInfo, Episode, ReaderState, ReaderStatus, Result, Snapshot
 from nodevet.checks.core.scheduler import Permit
@@ -30,7 +30,7 @@ DEADLINE_SECONDS = 5.0
 class Rig:
     """A node of one or more fake machines, each behind the reader of its vendor, judged by every check."""
 
-    def __init__(self, *machines: FakeMachine, engine: type[Twins] = Twins) -> None:
+    def __init__(self, *machines: FakeMachine, engine: type[JudgedTwice] = JudgedTwice) -> None:
         """Start a reader on each of *machines*; all of them find the libraries of all. *engine* judges them."""
         self.machines = machines
         self.clock = SteppedClock()
