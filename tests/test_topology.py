@@ -12,15 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nodevet.checks.core.errors import NodevetError, UsageError
-from nodevet.checks.topology.matrix import (
-    Difference,
-    Topology,
-    asymmetries,
-    compare,
-    parse_topology,
-    render_table,
-    to_json,
-)
+from nodevet.checks.topology.comparison import Difference, asymmetries, compare
+from nodevet.checks.topology.matrix import Topology, render_table, to_json
+from nodevet.checks.topology.saved import parse_topology
 
 FIXTURES = Path(__file__).parent / "fixtures" / "topology"
 

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from nodevet.checks.core.errors import UsageError
-from nodevet.checks.topology.matrix import asymmetries, parse_topology, to_json
+from nodevet.checks.topology.comparison import asymmetries
+from nodevet.checks.topology.matrix import to_json
+from nodevet.checks.topology.saved import parse_topology
 
 ARGUABLE = {
     # Rows with fused cells: the expected affinities are what a reader that counts columns would take. We say unknown.

@@ -19,7 +19,9 @@ from nodevet.agent.terminal.output import say
 from nodevet.checks.backends.topology import ABSENT, connected_vendors
 from nodevet.checks.core.errors import BusyError
 from nodevet.checks.system.process import Done, RunError, Runner, python_module
-from nodevet.checks.topology.matrix import Topology, asymmetries, compare, parse_topology, render_table, to_json
+from nodevet.checks.topology.comparison import asymmetries, compare
+from nodevet.checks.topology.matrix import Topology, render_table, to_json
+from nodevet.checks.topology.saved import parse_topology
 
 from . import _options as options
 
