@@ -160,7 +160,7 @@ def test_an_agent_tells_a_drained_board_and_reads_it_again_afterwards(tmp_path: 
         status = node.wait_for_verdict("degraded", 20.0)
         found = [entry for entry in status["findings"] if entry["code"] == "inventory.drained"]
         assert [entry["outcome"] for entry in found] == ["warn"]
-        assert "nvidia-smi drain -p" in found[0]["message"]
+        assert f"nvidia-smi drain -p {pci(3)} -m 0" in found[0]["message"]
         assert not [entry for entry in status["findings"] if entry["outcome"] == "fail"]
         drained = next(device for device in status["devices"] if device["id"] == FakeNvml.uuid(3))
         assert drained["reason"] == "not listed, because nvidia-smi drain took it out of service"

@@ -252,9 +252,12 @@ def _drained(view: View) -> Finding:
     if not view.drained:
         return DRAINED.on_node(Outcome.PASS, "no board is drained by a command of its driver")
     boards = ", ".join(f"{board.pci} ({board.model})" for board in view.drained)
-    command = vendor_of(view.drained[0].vendor).undrain
+    first = view.drained[0]
+    command = vendor_of(first.vendor).undrain or ""
+    if len(view.drained) == 1:
+        command = command.replace("ADDRESS", first.pci or "ADDRESS")
     rule = msgspec.structs.replace(DRAINED, next_step=HOW_TO_UNDRAIN.format(command)) if command else DRAINED
-    facts = f"{boards}: taken out of service by {drained_by(view.drained[0])}; not judged"
+    facts = f"{boards}: taken out of service by {drained_by(first)}; not judged"
     return rule.on_node(Outcome.WARN, facts)
 
 
