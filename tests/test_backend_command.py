@@ -131,7 +131,7 @@ SCRIPTS = {
     ),
     "breaks off": (f"printf '{GOOD[:-3]}'", "the document breaks off here: print it whole"),
     "prints two documents": (f"printf '{GOOD}{GOOD}'", "something follows the document: print exactly one"),
-    "prints bytes that are no text": (r"printf '{\377}'", "byte 1: is no UTF-8"),
+    "prints bytes that are no text": (r"printf '{\377}'", "byte 1: is not UTF-8"),
     "prints NaN": (
         """printf '{"schema": "nodevet.readings/1", "devices": [NaN]}'""",
         "line 1, column 46: no JSON: invalid character",

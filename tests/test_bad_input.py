@@ -146,7 +146,7 @@ def test_a_question_to_an_agent_that_does_not_run(places: Places, words: list[st
         ("[load]\nprobe = 'sometimes'\n", ["load.probe", "auto, off, on"]),
         ("[checks.therml]\n", ["checks.therml", "did you mean thermal?"]),
         ("[checks.thermal]\nneeded = 7\nwindow = 3\n", ["checks.thermal.needed", "found 7", "window = 3"]),
-        ("[agent\n", ["no valid TOML", "line 1"]),
+        ("[agent\n", ["not valid TOML", "line 1"]),
     ],
 )
 def test_a_mistake_in_the_configuration_names_key_and_range(tmp_path: Path, text: str, said: list[str]) -> None:

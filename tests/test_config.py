@@ -130,9 +130,9 @@ REFUSALS = {
     "limit_in_per_cent": "slurm.maximum_new_ratio: found 1, expected a share: 0.01 is 1 in 100, 1.0 is every node",
     "slow_scontrol": "slurm.timeout_seconds: found 30, expected a number from 0.1 to 5",
     "policy_contradiction": "checks.thermal: fail_margin_celsius must not exceed warn_margin_celsius",
-    "broken_syntax": "no valid TOML: ",
-    "key_twice": "no valid TOML: Cannot overwrite a value (at line 3, column 20)",
-    "not_utf8": "byte 24 is no UTF-8: save the file as UTF-8",
+    "broken_syntax": "not valid TOML: ",
+    "key_twice": "not valid TOML: Cannot overwrite a value (at line 3, column 20)",
+    "not_utf8": "byte 24 is not UTF-8: save the file as UTF-8",
 }
 """Per file of one mistake: what its one line says after the name of the file."""
 
@@ -150,8 +150,8 @@ def test_each_mistake_is_one_line_with_its_place(name: str) -> None:
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        ("9" * 9000, "no valid TOML"),
-        ("[" * 9000, "no valid TOML"),
+        ("9" * 9000, "not valid TOML"),
+        ("[" * 9000, "not valid TOML"),
         (f"0x{'f' * 9000}", "agent.interval_seconds: found a number of 36000 bits, expected a number from 1 to 3600"),
     ],
 )

@@ -25,7 +25,7 @@ WITHOUT_END = b'{"schema":' + b"[" * 200_000
 
 @given(st.binary())
 def test_whatever_is_no_document_is_one_error(content: bytes) -> None:
-    """Text that is no UTF-8 and nesting without end are not left to Python's own errors."""
+    """Text that is not UTF-8 and nesting without end are not left to Python's own errors."""
     for told in (content, b'{"a":"' + content + b'"}', WITHOUT_END, NO_TEXT):
         try:
             decoded(told, dict[str, object])
@@ -50,7 +50,7 @@ def test_a_memory_that_is_no_text_is_absent(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", [NO_TEXT, WITHOUT_END])
 def test_a_report_of_what_is_no_text_is_refused_in_words(content: bytes) -> None:
     """One line instead of a traceback."""
-    with pytest.raises(UsageError, match="is no report document"):
+    with pytest.raises(UsageError, match="is not a report document"):
         read_document(content)
 
 
@@ -63,9 +63,9 @@ def test_tables_without_end_are_refused_in_words(shape: str, levels: int, tmp_pa
     path = tmp_path / "deep.toml"
     text = shape.format(names=".".join("a" * levels), lists="[" * levels + "]" * levels)
     path.write_text(text)
-    with pytest.raises(ConfigurationError, match=r"^[^\n]*: no valid TOML: [^\n]*$"):
+    with pytest.raises(ConfigurationError, match=r"^[^\n]*: not valid TOML: [^\n]*$"):
         load_configuration(path, ())
-    with pytest.raises(ConfigurationError, match=r"^deep: no valid TOML: [^\n]*$"):
+    with pytest.raises(ConfigurationError, match=r"^deep: not valid TOML: [^\n]*$"):
         parse_scenario(text, "deep", load_profile("cpu-node"))
 
 

@@ -658,5 +658,5 @@ def test_bytes_that_are_no_text_are_refused_with_the_word_that_holds_them(tmp_pa
             "note": "board ordered",
             word: b"caf\xe9".decode("utf-8", "surrogateescape"),
         }
-        with pytest.raises(UsageError, match=f"ack: the {word} is no UTF-8 text: type it anew"):
+        with pytest.raises(UsageError, match=f"ack: the {word} is not UTF-8 text: type it anew"):
             ask(path, "ack", **arguments)

@@ -36,7 +36,7 @@ def test_the_listener_is_named(address: str) -> None:
 def test_whatever_a_holder_calls_itself_is_one_short_line(
     monkeypatch: pytest.MonkeyPatch, name: str, told: str
 ) -> None:
-    """Any user may hold the port under any name; before, one that is no UTF-8 cost every answer of the agent."""
+    """Any user may hold the port under any name; before, one that is not UTF-8 cost every answer of the agent."""
     monkeypatch.setattr(psutil.Process, "name", lambda _process: name)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         assert holder_of(listener.getsockname()[1]) == f"{told} (pid {os.getpid()})"

@@ -401,7 +401,7 @@ def test_an_entry_that_lacks_a_field_is_none_of_the_kernel(changes: dict[str, st
 
 @pytest.mark.parametrize("number", [-1, 256, 1 << 40])
 def test_a_message_of_bytes_is_read_and_numbers_that_are_none_change_nothing(number: int) -> None:
-    """journalctl prints what is no UTF-8 as a list of bytes."""
+    """journalctl prints what is not UTF-8 as a list of bytes."""
     text = XID.format(79)
     raw = json.loads(entry(2.0, "")) | {"MESSAGE": [*text.encode(), number]}
     (line,) = spanned(json.dumps(raw))

@@ -344,7 +344,7 @@ def test_a_finding_that_only_a_newer_nodevet_understands_costs_itself(path: Path
 
 @given(st.integers(0, 10_000), st.integers(0, 255))
 def test_a_mirror_with_any_wrong_byte_is_read_or_told(position: int, byte: int) -> None:
-    """Text that is no UTF-8 too: before, it ended the agent with a traceback, at each start of that boot."""
+    """Text that is not UTF-8 too: before, it ended the agent with a traceback, at each start of that boot."""
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder, "episodes.json")
         write_mirror(place, [episode(note="fän")], BOOT_ID)

@@ -200,7 +200,7 @@ def test_a_device_whose_name_is_nonsense_is_read_under_a_name_of_its_own(odd: tu
 
 @pytest.mark.parametrize("function", ["events", "devices"])
 def test_what_fails_beside_the_readings_is_told_once_and_costs_no_reading(function: str) -> None:
-    """Events that cannot be had, and a list that cannot be made anew, leave every device measured."""
+    """Events that cannot be had, and a list that cannot be recreated, leave every device measured."""
     calls = 0
 
     def later(*_: object) -> Any:

@@ -135,7 +135,7 @@ NOT_JSON = {
     "NaN": (b'{\n "value": NaN}', "line 2, column 11: no JSON: invalid character"),
     "half a document": (b'{"schema": "nodevet.rea', "line 1, column 24: the document breaks off here"),
     "two documents": (b"{}\n{}", "line 2, column 2: something follows the document: print exactly one"),
-    "bytes that are no UTF-8": (b'{"schema": "\xff"}', "byte 12: is no UTF-8"),
+    "bytes that are no UTF-8": (b'{"schema": "\xff"}', "byte 12: is not UTF-8"),
     "a number that no computer holds": (b'{"schema": 1e999}', "line 1, column 18: no JSON: number out of range"),
     "nesting without end": (b"[" * 100_000, "line 1, column"),
     "plain text": (b"hl-smi: command not found", "line 1, column 1: no JSON"),

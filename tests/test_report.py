@@ -249,9 +249,9 @@ def test_the_least_that_the_schema_promises_is_enough() -> None:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"", "is no report document"),
-        (b"not json", "is no report document"),
-        (b"[]", "is no report document"),
+        (b"", "is not a report document"),
+        (b"not json", "is not a report document"),
+        (b"[]", "is not a report document"),
         (b'{"schema": "nodevet.topo/1"}', r"has schema 'nodevet.topo/1': a report is made from nodevet.burn-in/1 or"),
         (b'{"schema": "nodevet.burn-in/1", "plan": 5}', r"\$\.plan"),
         (b'{"schema": "nodevet.status/1"}', "missing required field"),

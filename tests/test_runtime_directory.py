@@ -119,7 +119,7 @@ def test_a_directory_that_cannot_be_made_is_told_with_what_to_do(tmp_path: Path)
     parent.unlink()
     looked_after.before_judging()
     assert place.is_dir()
-    assert "made anew" in looked_after.trouble
+    assert "recreated" in looked_after.trouble
     assert "restart" not in looked_after.trouble
     assert len(told) == 1
 

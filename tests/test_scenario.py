@@ -54,7 +54,7 @@ def test_devices_are_slots_or_names(device: str, profile: str, targets: tuple[st
 @pytest.mark.parametrize(
     ("text", "line", "words"),
     [
-        ("[[fault]\n", 1, "no valid TOML"),
+        ("[[fault]\n", 1, "not valid TOML"),
         ("tempo = 2", 1, "tempo: unknown key, there are title, seed, level"),
         ("level = 2", 1, "level: found 2, expected a number from 0 to 1"),
         ('probe_every = "often"', 1, "probe_every: found 'often', expected a time of at least 1 s"),
@@ -99,8 +99,8 @@ def test_devices_are_slots_or_names(device: str, profile: str, targets: tuple[st
         ("title = 3", 1, "title: found 3, expected text"),
         ('title = "\\u001b[31m"', 1, "title: found '\\x1b[31m', expected one line"),
         (f"seed = 0x{'f' * 9000}", 1, "seed: found a number of 36000 bits"),
-        (f"seed = {'9' * 9000}", 1, "no valid TOML"),
-        (f"seed = {'[' * 9000}", 1, "no valid TOML"),
+        (f"seed = {'9' * 9000}", 1, "not valid TOML"),
+        (f"seed = {'[' * 9000}", 1, "not valid TOML"),
         (f'[[fault]]\nkind = "lost"\ndevice = [[0x{"f" * 9000}]]', 3, "device: found a number of 36000 bits"),
         (f'[[fault]]\nkind = "{"x" * 9000}"', 2, "kind: found 'xxxx"),
         ("[[load]]\nlevel = 1\n" * 51, 1, "load: found 51 tables, expected at most 50"),
@@ -110,7 +110,7 @@ def test_a_mistake_is_told_with_its_line_and_what_is_allowed(text: str, line: in
     """So that a person finds it without reading the code."""
     said = refusal(text)
     assert words in said
-    assert f"line {line}" in said or "no valid TOML" in said
+    assert f"line {line}" in said or "not valid TOML" in said
     assert said.startswith("s.toml") and len(said) < 1000
 
 

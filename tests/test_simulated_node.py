@@ -18,8 +18,8 @@ GOOD = 'title = "before"\n'
 Spoil = Callable[[Path], object]
 
 SPOILT: dict[str, tuple[Spoil, str]] = {
-    "binary": (lambda path: path.write_bytes(b"\x7fELF\x02\x01\xff\x00"), "byte 6 is no UTF-8"),
-    "zeros": (lambda path: path.write_bytes(bytes(100)), "no valid TOML"),
+    "binary": (lambda path: path.write_bytes(b"\x7fELF\x02\x01\xff\x00"), "byte 6 is not UTF-8"),
+    "zeros": (lambda path: path.write_bytes(bytes(100)), "not valid TOML"),
     "directory": (Path.mkdir, "is no regular file"),
     "pipe without a writer": (os.mkfifo, "is no regular file"),
     "device without an end": (lambda path: path.symlink_to("/dev/zero"), "is no regular file"),
@@ -27,7 +27,7 @@ SPOILT: dict[str, tuple[Spoil, str]] = {
     "link to nothing": (lambda path: path.symlink_to("nothing"), "No such file"),
     "ten megabytes": (lambda path: path.write_bytes(b"#" * 10_000_000), f"is larger than {SCENARIO_BYTES >> 10} KiB"),
     "deleted": (lambda _path: None, "No such file"),
-    "a number of 9000 digits": (lambda path: path.write_text(f"seed = {'9' * 9000}"), "no valid TOML"),
+    "a number of 9000 digits": (lambda path: path.write_text(f"seed = {'9' * 9000}"), "not valid TOML"),
     "not a number": (lambda path: path.write_text("level = nan"), "expected a number"),
 }
 """What stands where the scenario was, and why it is refused."""

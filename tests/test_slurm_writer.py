@@ -1388,7 +1388,7 @@ def test_a_prolog_at_a_node_that_is_still_drained_gets_its_answer(tmp_path: Path
         _until(lambda: (claims.directory / "7").read_text() == "drained\n")
         assert (claims.directory / "8").read_text() == ""
         claims.answer(["9"], "drained")
-        assert not (claims.directory / "9").exists(), "the claim of a job that is gone is not made anew"
+        assert not (claims.directory / "9").exists(), "the claim of a job that is gone is not recreated"
         (tmp_path / "node").write_text(IN_SERVICE)
         (claims.directory / "10").write_text("closed\n")
         _until(lambda: not running.status.permit.held)

@@ -592,7 +592,7 @@ def test_a_page_is_made_once_per_judgement() -> None:
     moments = iter((at(-3), at(-9), at(-9)))
     page, snapshot = StatusPage(lambda: next(moments)), gpu_node()
     first = page.render(snapshot).decode()
-    snapshot.device_verdicts.clear()  # what a page that is made anew would show
+    snapshot.device_verdicts.clear()  # what a page that is recreated would show
     second = page.render(snapshot).decode()
     assert "(3 s ago)" in first
     assert second == first.replace("(3 s ago)", "(9 s ago)")

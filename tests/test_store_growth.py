@@ -1,4 +1,4 @@
-"""The journal does not grow without end, a start reads none of it, and what is lost meanwhile is made anew."""
+"""The journal does not grow without end, a start reads none of it, and what is lost meanwhile is recreated."""
 
 from __future__ import annotations
 
@@ -517,7 +517,7 @@ def test_a_database_that_is_lost_while_the_agent_runs_is_told_and_made_anew(
     assert writer.flush(5.0)
     assert writer.keeping(ticket) is Keeping.KEPT
     status = writer.status
-    assert "while the agent runs: made anew from memory" in status
+    assert "while the agent runs: recreated from memory" in status
     writer.shown("something else")
     assert writer.status == status, "not told yet"
     writer.shown(status)
@@ -605,7 +605,7 @@ def test_what_is_written_while_the_database_is_lost_is_not_kept_before_it_is_mad
     ticket = writer.submit_round([episode(count=2)], {}, time=moment(2))
     writer.flush(1.0)
     assert seen
-    assert writer.keeping(ticket) is not Keeping.KEPT or "made anew" in writer.status
+    assert writer.keeping(ticket) is not Keeping.KEPT or "recreated" in writer.status
     writer.submit_round([episode(count=3)], {}, time=moment(3))
     assert writer.flush(5.0)
     assert writer.close(5.0)
@@ -650,12 +650,12 @@ def test_a_folder_that_the_service_may_not_make_anew_is_told_with_a_restart(
             assert not writer.flush(5.0)
             assert writer.keeping(ticket) is Keeping.FAILED
             assert writer.status == (
-                f"{path}: deleted while the agent runs, and cannot be made anew from within (Read-only file system): "
+                f"{path}: deleted while the agent runs, and cannot be recreated from within (Read-only file system): "
                 "restart the agent"
             )
     writer.submit_round([episode(count=4)], {}, time=moment(3))
     assert writer.flush(5.0)
-    assert f"{path}: deleted while the agent runs: made anew from memory" in writer.status
+    assert f"{path}: deleted while the agent runs: recreated from memory" in writer.status
     assert writer.close(5.0)
 
 
@@ -673,7 +673,7 @@ def test_a_lost_database_that_cannot_be_made_at_once_is_made_later(path: Path) -
         assert writer.keeping(ticket) is Keeping.FAILED and "cannot be made" in writer.status
     path.parent.unlink()
     assert writer.flush(5.0)
-    assert "deleted while the agent runs: made anew from memory" in writer.status
+    assert "deleted while the agent runs: recreated from memory" in writer.status
     assert len(writer.learned) == 1
     assert writer.close(5.0)
     assert {name.name for name in path.parent.iterdir()} == {"nodevet.db", "nodevet.db.lock"}

@@ -171,9 +171,9 @@ def _read(path: Path, *, required: bool) -> dict[str, Any] | None:
         kind = ConfigurationError if error.errno in CHOSEN else UnreadableConfigurationError
         raise kind(f"{path}: cannot be read ({error.strerror}) by uid {os.geteuid()}") from error
     except UnicodeDecodeError as error:
-        raise ConfigurationError(f"{path}: byte {error.start} is no UTF-8: save the file as UTF-8") from error
+        raise ConfigurationError(f"{path}: byte {error.start} is not UTF-8: save the file as UTF-8") from error
     except ValueError as error:  # also a number of thousands of digits, and tables as deep
-        raise ConfigurationError(f"{path}: no valid TOML: {error}") from error
+        raise ConfigurationError(f"{path}: not valid TOML: {error}") from error
 
 
 def _content(path: Path) -> bytes:

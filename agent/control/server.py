@@ -231,7 +231,7 @@ class Control(Service):
         try:
             request = msgspec.json.decode(line)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            # The decoder leaves text that is no UTF-8, and nesting without end, to Python's own errors.
+            # The decoder leaves text that is not UTF-8, and nesting without end, to Python's own errors.
             return _error("bad_request", f"no JSON: {error}")
         if not isinstance(request, dict) or not isinstance(request.get("verb"), str):
             return _error("bad_request", 'expected {"verb": "...", ...}')

@@ -1,4 +1,4 @@
-"""The runtime directory, made anew where somebody removed it while the agent runs.
+"""The runtime directory, recreated where somebody removed it while the agent runs.
 
 A cleaner of temporary files or an ``rm -rf`` takes state file, mirror, socket, lock and claims away from an agent that
 goes on reading. Nobody could ask it, every prolog would find no verdict, and a second agent could read beside it.
@@ -30,7 +30,7 @@ class RuntimeDirectory(Service):
     ) -> None:
         """Look after *path*, which is there now; *restore* has what lies there, with what puts it back.
 
-        That raises NodevetError where it cannot. *log* takes a line when the directory was made anew.
+        That raises NodevetError where it cannot. *log* takes a line when the directory was recreated.
         """
         self._path = path
         self._kept = {place: (file_identity(place), again) for place, again in restore}
@@ -50,7 +50,7 @@ class RuntimeDirectory(Service):
             return ""
         times = "" if self._times == 1 else f" {self._times} times"
         return (
-            f"{self._path} was removed{times} while the agent ran, and made anew: claims of jobs that ran then are "
+            f"{self._path} was removed{times} while the agent ran, and recreated: claims of jobs that ran then are "
             "lost; keep cleaners of temporary files away from it"
         )
 

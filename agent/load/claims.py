@@ -99,7 +99,7 @@ class Claims:
         return self._entries(_has_words)
 
     def answer(self, names: Iterable[str], word: str) -> None:
-        """Put *word* into the claims *names*, for prologs that wait; one that is gone meanwhile is not made anew."""
+        """Put *word* into the claims *names*, for prologs that wait; one that is gone meanwhile is not recreated."""
         for name in names:
             with suppress(OSError):
                 descriptor = os.open(self.directory / name, os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC)

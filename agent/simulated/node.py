@@ -62,7 +62,7 @@ def read_scenario(path: Path | None, profile: str) -> Scenario:
     except OSError as error:
         raise ConfigurationError(f"{path}: cannot be read ({error.strerror}): name a scenario that exists") from error
     except UnicodeDecodeError as error:
-        raise ConfigurationError(f"{path}: byte {error.start} is no UTF-8: save the file as UTF-8") from error
+        raise ConfigurationError(f"{path}: byte {error.start} is not UTF-8: save the file as UTF-8") from error
     return parse_scenario(text, str(path), load_profile(profile))
 
 

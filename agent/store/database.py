@@ -457,7 +457,7 @@ def translated(path: Path) -> Iterator[None]:
 
 def _store_error(path: Path, error: sqlite3.Error) -> StoreError | BusyError:
     # Extended codes carry the primary code in their low byte (https://sqlite.org/rescode.html).
-    # Rows that do not add up, and text that is no UTF-8, come without a code.
+    # Rows that do not add up, and text that is not UTF-8, come without a code.
     unreadable = sqlite3.SQLITE_CORRUPT if type(error) in _UNREADABLE else sqlite3.SQLITE_ERROR
     match getattr(error, "sqlite_errorcode", unreadable) & 0xFF:
         case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB:

@@ -78,7 +78,7 @@ class Journal:
     def __enter__(self) -> Self:
         """Take lock and store.
 
-        A store that is damaged is made anew and noticed; one that cannot be written now is tried again each round, and
+        A store that is damaged is recreated and noticed; one that cannot be written now is tried again each round, and
         the agent goes on without. Raises BusyError, and RefusedError where a person must choose another place.
         """
         self._lock = acquire_node_lock(self._runtime, "nodevet agent")

@@ -69,7 +69,7 @@ class _Batch(msgspec.Struct, frozen=True):
 
 
 class _Known:
-    """What is on the disk, so that a database that is lost can be made anew. Only the writer's thread touches it."""
+    """What is on the disk, so that a database that is lost can be recreated. Only the writer's thread touches it."""
 
     def __init__(self, known: UnsavedRound | None) -> None:
         self._episodes: dict[Key, Episode] = {}
@@ -112,7 +112,7 @@ class StoreWriter:
         """Take over *store* and start the thread, which calls *attempted* after each attempt to write.
 
         Without a store, because of *trouble*, the one at *path* is *opened* as soon as that can be. What is *known* so
-        far is written where the database has to be made anew.
+        far is written where the database has to be recreated.
         """
         assert store is not None or path is not None
         self._store = store
@@ -154,7 +154,7 @@ class StoreWriter:
 
     @property
     def learned(self) -> tuple[str, ...]:
-        """Return what people must know about the store since the start: what was damaged, lost or made anew."""
+        """Return what people must know about the store since the start: what was damaged, lost or recreated."""
         with self._condition:
             return self._learned
 
@@ -306,8 +306,8 @@ class StoreWriter:
         if not self._lost:
             return str(error)
         if isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.EROFS:
-            return f"{self._lost}, and cannot be made anew from within ({error.__cause__.strerror}): restart the agent"
-        return f"{self._lost}, and cannot be made anew: {error}"
+            return f"{self._lost}, and cannot be recreated from within ({error.__cause__.strerror}): restart the agent"
+        return f"{self._lost}, and cannot be recreated: {error}"
 
     def _sift(self, batch: _Batch, ticket: int) -> str:
         """Write *batch* in pieces and set aside those that cannot be written; return what failed besides.
@@ -421,7 +421,7 @@ class StoreWriter:
         if not why:
             self._learn(notice)
             return
-        told = f"{why}: made anew from memory, older history and figures are not in it"
+        told = f"{why}: recreated from memory, older history and figures are not in it"
         told = f"{told} ({notice})" if notice else told
         self._learn(told)
         with self._condition:

@@ -238,7 +238,7 @@ def _every_mistake(data: bytes) -> list[Mistake]:
     try:
         raw = msgspec.json.decode(data.decode("utf-8"))
     except UnicodeDecodeError as error:
-        return [Mistake(f"byte {error.start}", "is no UTF-8")]
+        return [Mistake(f"byte {error.start}", "is not UTF-8")]
     except (msgspec.DecodeError, RecursionError) as error:
         return [_malformed(data, str(error))]
     mistakes: list[Mistake] = []

@@ -140,9 +140,9 @@ def judge(view: View, policy: MemoryErrors) -> Iterator[Finding]:
     for device in view.devices:
         for observation in observations(view, device, "ecc_uncorrected_errors"):
             rule = UNCORRECTED if device.kind is DeviceKind.ACCELERATOR else UNCORRECTED_ON_HOST
-            yield _counted(rule, observation, "uncorrected memory errors")
+            yield _counted(rule, observation, "uncorrected memory error")
         for observation in observations(view, device, "ecc_deferred_errors"):
-            yield _counted(DEFERRED, observation, "deferred memory errors")
+            yield _counted(DEFERRED, observation, "deferred memory error")
         for observation in observations(view, device, "ecc_corrected_errors"):
             yield _corrected_rate(device, observation, policy)
         for observation in observations(view, device, "row_remap_failed"):
@@ -174,8 +174,11 @@ def _spent(asked: Asked, _policy: MemoryErrors) -> Iterator[Finding]:
         )
 
 
-def _counted(rule: Rule, observation: Observation, what: str) -> Finding:
-    return rule.judge(observation, bool, lambda errors: f"{errors:.0f} {what}", occurrence=observation.occurrence)
+def _counted(rule: Rule, observation: Observation, error: str) -> Finding:
+    def facts(errors: float) -> str:
+        return f"{errors:.0f} {error}" + ("" if errors == 1 else "s")
+
+    return rule.judge(observation, bool, facts, occurrence=observation.occurrence)
 
 
 def _corrected_rate(device: Device, observation: Observation, policy: MemoryErrors) -> Finding:

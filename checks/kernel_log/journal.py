@@ -37,7 +37,7 @@ _NUMBER = re.compile(r"[0-9]{1,15}")
 
 
 class _Entry(msgspec.Struct, frozen=True):
-    """The fields with author, time and text of an entry; a message that is no UTF-8 is a list of bytes."""
+    """The fields with author, time and text of an entry; a message that is not UTF-8 is a list of bytes."""
 
     text: str | list[int] | None = msgspec.field(name="MESSAGE", default=None)
     transport: str = msgspec.field(name="_TRANSPORT", default="")

@@ -102,7 +102,7 @@ def parse_scenario(text: str, name: str, profile: Profile) -> Scenario:
     try:
         raw = decoded_toml(text)
     except ValueError as error:  # also a number of thousands of digits, and tables nested as deep
-        raise ConfigurationError(f"{name}: no valid TOML: {error}") from error
+        raise ConfigurationError(f"{name}: not valid TOML: {error}") from error
     reader = _Reader(text, name, profile)
     scenario = reader.scenario(raw)
     if reader.problems:

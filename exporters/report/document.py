@@ -187,7 +187,8 @@ def read_document(content: bytes, name: str = "document") -> ReportDocument:
             return _report(status, status.findings, (), status.agent, [])  # a status has no curves
     except msgspec.DecodeError as error:
         raise UsageError(
-            f"{name} is no report document: {error}; write one with `nodevet burn-in --json` or `nodevet check --json`"
+            f"{name} is not a report document: {error}; write one with `nodevet burn-in --json` or "
+            "`nodevet check --json`"
         ) from error
     raise UsageError(f"{name} has schema {schema!r}: a report is made from {BURN_IN_SCHEMA} or {STATUS_SCHEMA}")
 
