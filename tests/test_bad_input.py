@@ -104,7 +104,7 @@ def host_agent(folder: Path, *, probe: str = "off", log: Path | None = None) -> 
         (["topo", "--from", "-"], ["no topology matrix", "nvidia-smi topo -m"]),
         (["report"], ["required", "nodevet report --help"]),
         (["report", "render", "/no/such"], ["/no/such", "cannot be read"]),
-        (["report", "render", "-"], ["no report document", "nodevet burn-in --json"]),
+        (["report", "render", "-"], ["not a report document", "nodevet burn-in --json"]),
         (["burn-in", "--plan", "x"], ["--plan", "quick"]),
         (["burn-in", "--seconds", "-1"], ["--seconds", "above 0"]),
         (["burn-in", "--seconds", "nan"], ["--seconds", "above 0"]),
@@ -161,7 +161,7 @@ def test_no_command_runs_with_a_wrong_configuration(tmp_path: Path) -> None:
     file = tmp_path / "nodevet.toml"
     file.write_bytes(b"\xff\xfe")
     for words in (["agent"], ["check"], ["devices"], ["burn-in"], ["status"]):
-        assert_one_line(nodevet(*words, "--config", file), CONFIGURATION, "no UTF-8")
+        assert_one_line(nodevet(*words, "--config", file), CONFIGURATION, "not UTF-8")
     assert_one_line(nodevet("agent", "--config", tmp_path / "none"), CONFIGURATION, "no such file")
     assert_one_line(nodevet("agent", "--interval", "0"), CONFIGURATION, "command line: agent.interval_seconds")
 
