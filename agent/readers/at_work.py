@@ -1,4 +1,4 @@
-"""Which device a reader was busy with when it fell: the one that its call names."""
+"""The device that a reader was reading when it ended or hung: the one that its driver call names."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ class AtWork(Protocol):
 
     @property
     def call(self) -> str:
-        """What it called, with the device where the call names one."""
+        """The driver call that is in progress or was last, with the device where the call names one."""
         ...
 
     @property
     def in_call(self) -> bool:
-        """Whether it is inside that call."""
+        """Whether the call is in progress."""
         ...
 
 
 def device_at_work(child: AtWork, devices: Sequence[Device], following: str | None) -> str | None:
-    """Return which of *devices* the *child* was busy with: the one that its call names, else *following* of its round.
+    """Return which of *devices* the *child* was reading: the one that its call names, else *following* in its round.
 
-    A call that names none, such as one for the events of all, is no doing of a device that others name. An address of
-    one that was never listed stands for it.
+    A call that names no device of the list, such as one for the events of all devices, is not charged to a device that
+    other calls name. A call that names the address of an unlisted device returns that address.
     """
     first = [device for device in devices if device.id == following]
     for device in (*first, *devices):
@@ -42,5 +42,5 @@ def device_at_work(child: AtWork, devices: Sequence[Device], following: str | No
 
 
 def _is_named(name: str, call: str) -> bool:
-    """Return whether *call* has *name* as a whole: 10000:01:00.0 and MIG-GPU-<uuid>/1/0 name other devices."""
+    """Return whether *call* contains *name* as a whole word: 10000:01:00.0 and MIG-GPU-<uuid>/1/0 are other devices."""
     return re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", call) is not None

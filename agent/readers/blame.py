@@ -1,8 +1,8 @@
-"""Who is to blame for a reader that fell: the driver, on the word of a witness, or nobody.
+"""The cause of a reader's failure: the driver, if the evidence shows it; otherwise nobody.
 
-A driver is blamed only for what happened inside a named call of it: a fatal signal of the library's own, a call that
-cannot be killed, or one that did not return while a process of equal priority kept time and nothing kept the reader
-from running. Everything else is told as what it is, and is over when reading works again.
+The driver is blamed only for what happened inside a named call to it: a fatal signal that the library caused, a call
+that cannot be killed, or a call that did not return although a process of equal priority ran on time and nothing kept
+the reader from running. Every other failure is reported with its own cause and ends when reading works again.
 """
 
 from __future__ import annotations
@@ -34,43 +34,43 @@ from .wants import Wants
 from .witness import UNNOTED, Other, ProcessStatus, Stamp, Surroundings, disturbance, disturbed, unscheduled
 
 PROOF_SECONDS = from_table("reader.proof").value
-"""How long past its deadline a call may stay out until it is known whether the machine kept time meanwhile."""
+"""Grace period after a call's deadline, in which the agent decides whether the machine itself was slow."""
 
 SUSPICIOUS_SHARE = 0.5
 LONGEST_WATCH_SECONDS = 5.0
-"""A call that is out for this share of its deadline is watched, at most so long before its end: is time kept?"""
+"""A call is watched from this share of its deadline on, at most this many seconds before the deadline."""
 
 EARLY_SECONDS, EARLY_SHARE = 0.5, 0.05
-"""Before that the agent looks so often, or at this share of a longer deadline, whether it and the reader may run."""
+"""Before that, the agent checks at this interval, or share of a long deadline, whether it and the reader can run."""
 
 LOOK_AGAIN_SECONDS = 0.1
-"""How soon a call past its deadline is looked at again while it is not known whether time was kept."""
+"""Interval of the checks after the deadline, until it is known whether the machine itself was slow."""
 
 STUCK_DEADLINES = 10.0
-"""A process that was killed and is in a call for so many deadlines more is the driver's, whatever its state."""
+"""The driver is blamed for a killed process that is still inside a call after so many deadlines, in any state."""
 
 SLOWLY = "the calls return, but slowly: raise agent.deadline_seconds if the driver needs this long"
 
 SLOW_DEADLINES, SLOW_START_DEADLINES = 2.0, 10.0
-"""How many deadlines all calls for one device, or those of a start, may need together while each of them returns."""
+"""Limit for all calls for one device, or of one start, in deadlines, while each single call returns."""
 
 OF_A_DEVICE = frozenset({FailureKind.LOST, FailureKind.RESET_REQUIRED, FailureKind.FAULTY})
 
 OTHERS_SENT = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
-"""Signals that no library sends to itself."""
+"""Signals that a library does not send to itself."""
 
 HANG = "hang"
 KEPT_FALLS = 50
 
 SAID = "said"
-"""The row of reader_faults.csv for crashes that their words excuse, and nothing else does."""
+"""The row of reader_faults.csv for crashes that only the library's own message excuses."""
 
 MOST_SAID = int(from_table("reader.excused").value)
-"""So many of those are excused: a broken board may make a library ask for memory that no machine has, for ever."""
+"""Limit of such excused crashes: a broken board can make a library request too much memory again and again."""
 
 
 class FaultRow(msgspec.Struct, frozen=True):
-    """A fault that counts against a driver, and how long it is remembered."""
+    """A fault that counts against a driver, and how long it counts."""
 
     fault: str
     window_seconds: float
@@ -79,7 +79,7 @@ class FaultRow(msgspec.Struct, frozen=True):
 
 
 class Fallen(msgspec.Struct, frozen=True):
-    """What a fall means: what to tell, which fault of the driver it is if any, and whether its device is suspected."""
+    """The meaning of a failure: its message, the driver's fault if it is one, and whether its device is suspect."""
 
     failure: Failure
     fault: str = ""
@@ -87,7 +87,7 @@ class Fallen(msgspec.Struct, frozen=True):
 
 
 class Fall(msgspec.Struct, frozen=True):
-    """A fall that was the driver's: which fault of the table it was, at which device, and when."""
+    """A failure that the driver caused: its fault in the table, the device and the time."""
 
     backend: str
     fault: str
@@ -96,10 +96,11 @@ class Fall(msgspec.Struct, frozen=True):
 
 
 class _Suspicion(msgspec.Struct, frozen=True):
-    """A call that is watched: its number, and how the reader was when it began to be watched.
+    """A watched call: its number, and the reader's state when the watch began.
 
-    ``others`` are its threads and what it started. ``moved``: calls before it came and went, too slowly. ``held``: what
-    kept the reader from running for a while. ``resting``: since when it could run and did not, and how it was then.
+    ``others`` are the reader's threads and child processes. ``moved``: earlier calls returned, but slowly. ``held``:
+    the reason why the reader could not run for a while. ``resting``: since when the reader was runnable but did not
+    run, and its state then.
     """
 
     number: int
@@ -112,7 +113,7 @@ class _Suspicion(msgspec.Struct, frozen=True):
 
 
 class _Call(msgspec.Struct, frozen=True):
-    """What the reader was in when it was last ``seen``: the number of a call, which began no earlier than ``since``."""
+    """The reader's call when it was last ``seen``: its number and its earliest possible start (``since``)."""
 
     number: int
     since: float
@@ -120,7 +121,7 @@ class _Call(msgspec.Struct, frozen=True):
 
 
 class _Early(msgspec.Struct, frozen=True):
-    """Looks at calls that have been given time since ``start``, before they are watched: the last, and its cause."""
+    """Observations of calls since ``start``, before they are watched: the last one, and the cause it showed."""
 
     start: float
     last: float
@@ -128,7 +129,7 @@ class _Early(msgspec.Struct, frozen=True):
 
 
 class _Stuck(msgspec.Struct, frozen=True):
-    """A process that cannot be killed: since when nothing keeps it from ending, and the last look at it."""
+    """A process that cannot be killed: since when nothing keeps it from exiting, and its last observation."""
 
     since: float
     seen: float
@@ -136,10 +137,10 @@ class _Stuck(msgspec.Struct, frozen=True):
 
 
 class Blame:
-    """What one reader's falls prove. The caller says what happened; nothing here ends a process."""
+    """Decides the cause of each failure of one reader. The caller reports what happened; this class ends no process."""
 
     def __init__(self, backend: str, clock: Clock, surroundings: Surroundings, heartbeat: Heartbeat) -> None:
-        """Begin without any fall."""
+        """Start without any failures."""
         self._backend = backend
         self._name = f"the {backend} collector"
         self._clock = clock
@@ -160,16 +161,16 @@ class Blame:
         self._unread = False
         self._unseen = self._stood = False
 
-    # What it has come to.
+    # Result.
 
     @property
     def witnessed(self) -> int:
-        """Return how many falls of late were the driver's."""
+        """Return the number of recent failures that the driver caused."""
         return sum(fall.fault != SAID for fall in self._recent())
 
     @property
     def of_devices(self) -> dict[str, int]:
-        """Return the same for each device that a call named."""
+        """Return the same number for each device that a call named."""
         counts: dict[str, int] = {}
         for fall in self._recent():
             if fall.device is not None:
@@ -177,28 +178,28 @@ class Blame:
         return counts
 
     def count(self, fallen: Fallen, device: str | None) -> None:
-        """Remember what the driver did at *device*, where that is what *fallen* says."""
+        """Record a failure at *device* if *fallen* says that the driver caused it."""
         if fallen.fault:
             fall = Fall(self._backend, fallen.fault, device, self._clock.instant())
             self._falls = [*self._falls[1 - KEPT_FALLS :], fall]
 
     def recall(self, falls: Iterable[Fall]) -> None:
-        """Go on with those of *falls* that an agent before saw of this driver."""
+        """Restore those of *falls* that an earlier agent recorded for this driver."""
         known = (fall for fall in falls if fall.backend == self._backend and fall.fault in fault_rows())
         self._falls = [*known, *self._falls][-KEPT_FALLS:]
         self._unread = any(fall.fault == signal.SIGBUS.name for fall in self._recent())
 
     @property
     def falls(self) -> tuple[Fall, ...]:
-        """Return those that count yet."""
+        """Return the failures that still count."""
         return tuple(self._recent())
 
-    # A call that is out.
+    # A call in progress.
 
     def watch(self, child: Child, began: float, deadline: float, seconds: float) -> Fallen | None:
-        """Watch the call that *child* is in once it is out for long; return what it means once *deadline* is over.
+        """Watch a long call of *child*; return the meaning of its failure once *deadline* has passed, else None.
 
-        It began at *began*, and *seconds* are what it is given in all.
+        The call began at *began* and may take *seconds*.
         """
         if self._stands(child):
             return None
@@ -216,7 +217,7 @@ class Blame:
         return None
 
     def look_at(self, deadline: float, seconds: float) -> float:
-        """Return when a call that must end by *deadline* is to be looked at next."""
+        """Return when to check next a call that must end by *deadline*."""
         now = self._clock.monotonic()
         if self._suspicion is None:
             start = deadline - seconds
@@ -227,7 +228,7 @@ class Blame:
         return min(deadline, now + EARLY_SECONDS) if now < deadline else now + LOOK_AGAIN_SECONDS
 
     def suspect(self, child: Child) -> None:
-        """Begin to watch the call that *child* is in: it has been out for long."""
+        """Start to watch the call of *child*, which has been in progress for long."""
         anew = self._suspicion is None or self._suspicion.number != child.call_number
         if anew:
             now = self._clock.monotonic()
@@ -238,14 +239,14 @@ class Blame:
         self._heartbeat.want(anew=anew)
 
     def record_success(self) -> None:
-        """Forget the call that was watched: the reader spoke, or is gone."""
+        """Stop the watch: the reader answered or exited."""
         self._suspicion = self._stuck = self._early = self._call = None
         self._proven = False
 
     def overdue(self, child: Child, seconds: float, late: float) -> Fallen | None:
-        """Return what it means that *child* has not answered for *seconds*; None while that is still to be proven.
+        """Return the failure of *child*, which has not answered for *seconds*; None until the cause is decided.
 
-        *late* tells by how many seconds the deadline is over.
+        *late* is the number of seconds since the deadline.
         """
         self.suspect(child)
         self._look_between(child)
@@ -276,10 +277,11 @@ class Blame:
         return Fallen(Failure(FailureKind.HUNG, out, of_driver=True), HANG, charged=True)
 
     def stuck(self, child: Child, patience_seconds: float) -> Fallen:
-        """Return what it means that *child* could not be killed, now and as often as it is looked at.
+        """Return the meaning of *child* not being killable, now and at each later check.
 
-        At once the driver's is a process in state D whose call is proven to hang. Any other one may be at work yet, or
-        be cleared away on a busy machine: it has *patience_seconds* in which nothing keeps it from ending.
+        The driver is blamed at once if the process is in state D and its call is proven to hang. Any other process may
+        still be working, or exiting slowly on a busy machine: it has *patience_seconds* in which nothing keeps it from
+        exiting.
         """
         now, look = self._clock.monotonic(), self._surroundings.look(child.pid)
         before = self._stuck or _Stuck(now, now, look)
@@ -296,23 +298,24 @@ class Blame:
             return _soft(f"{out}: it was killed and has not ended yet; check the load of the node")
         return Fallen(Failure(FailureKind.STUCK, out, of_driver=True), charged=True)
 
-    # What the driver says.
+    # Errors that the driver reports.
 
     def of_all(self, child: Child | None, failure: Failure) -> Failure:
-        """Return the *failure* with which *child* gave its whole backend up: that names no device."""
+        """Return the *failure* by which *child* gave up its whole backend, weighed; it names no device."""
         kind = FailureKind.ERROR if failure.kind in OF_A_DEVICE else failure.kind
         return self._weighed(child, msgspec.structs.replace(failure, kind=kind))
 
     def of_one(self, child: Child | None, sample: Sample) -> Sample:
-        """Return a *sample* of *child*, its failure weighed."""
+        """Return a *sample* of *child* with its failure weighed."""
         if sample.failure is None:
             return sample
         return msgspec.structs.replace(sample, failure=self._weighed(child, sample.failure))
 
     def _weighed(self, child: Child | None, failure: Failure) -> Failure:
-        """Return *failure*, no word of the driver where the machine shows that it refuses memory and the like.
+        """Return *failure*, not attributed to the driver if the machine refused memory or another resource.
 
-        Nor is it one where nobody asked the driver, unless it names a fault of its own.
+        Nor is it attributed to the driver if the library never called it, unless the failure names a fault of the
+        driver.
         """
         is_refusal = child is not None and failure.of_driver and failure.kind in REFUSALS
         want = self._wants.behind(child, failure.kind, self._shared or ()) if child is not None and is_refusal else ""
@@ -323,10 +326,10 @@ class Blame:
         kind = FailureKind.ERROR if failure.kind in SAID_WITHOUT_ASKING else failure.kind
         return msgspec.structs.replace(failure, kind=kind, detail=f"{failure.detail}; {want}", of_driver=False)
 
-    # A process that ended.
+    # A process that exited.
 
     def starts(self) -> None:
-        """Note that another process takes the place of the last: what was replaced before is no cause of its end."""
+        """Note the start of a new process: files that were replaced before are not a cause of its exit."""
         self._wants.look()
         self._loading, self._stood = True, False
         self._unnoted = None
@@ -335,13 +338,13 @@ class Blame:
             self._libraries = {path: seen for path, seen in stamps.items() if seen is not None}
 
     def loaded(self, child: Child) -> None:
-        """Note which libraries *child* has loaded."""
+        """Record which libraries *child* has loaded."""
         self._loading = self._unseen = False
         self._unproven = ()
         self._note_files(child.pid)
 
     def _note_files(self, pid: int, before: Mapping[str, Stamp | None] | None = None) -> None:
-        """Note what *pid* has loaded and shares; what it had *before* that is as it was noted."""
+        """Record the libraries and shared files of *pid*; files that it had *before* keep their earlier record."""
         shared, found = self._surroundings.shared(pid), self._surroundings.libraries(pid)
         if before is not None and (shared is None or found is None):
             return
@@ -349,31 +352,31 @@ class Blame:
         if found is None:
             return
         there = self._surroundings.stamps(path for path, seen in found.items() if seen is None) or {}
-        # One that never had a place on disk cannot be replaced there.
+        # A library that was never on disk cannot be replaced there.
         new = {path: seen for path, seen in found.items() if seen is not None or there.get(path)}
         self._libraries = new | dict(before or {})
 
     @property
     def to_prove(self) -> tuple[str, ...]:
-        """Return the libraries that the next process is to read through before it loads them.
+        """Return the libraries that the next process must read in full before it loads them.
 
-        A disk that refuses a page of one ends its process by SIGBUS too. A second such end counts only where all of
-        them could be read since the first.
+        A disk error on a page of a library also ends the process by SIGBUS. A second SIGBUS counts only if all
+        libraries could be read since the first.
         """
         return self._unproven
 
     @property
     def stands_still(self) -> bool:
-        """Return whether the next process is to stand still where it crashes until it is looked at.
+        """Return whether the next process must stop at a crash until the agent has examined it.
 
-        One before it crashed while it was loaded, when nobody had seen its files yet.
+        An earlier process crashed while it was starting, before its files were recorded.
         """
         return self._unseen
 
     def replaced(self, pid: int) -> str | None:
-        """Return a library that is another one on disk than the one that *pid* has loaded, or None.
+        """Return a loaded library of *pid* whose file on disk was replaced, or None.
 
-        What it has loaded since its start is noted first, and what a slow disk kept from being noted.
+        Records first the files that it loaded since its start, or that a slow disk kept from being recorded.
         """
         self._wants.look()
         self._note_files(pid, self._libraries if self._unnoted is None else None)
@@ -383,7 +386,7 @@ class Blame:
         return self._surroundings.of_files(self._libraries) if self._unnoted is None else UNNOTED
 
     def ended(self, child: Child, end: Exit) -> Fallen:
-        """Return what it means that *child* ended without being asked to."""
+        """Return the meaning of *child* exiting without a request."""
         said = f"; it said last: {child.tail.last}" if child.tail.last else ""
         where = f"in: {child.call}" if child.in_call else f"outside of any driver call (last: {child.call})"
         if child.was_ended:
@@ -430,19 +433,19 @@ class Blame:
         return self._ours(f"{end} {where}{said}")
 
     def broke_protocol(self, detail: str) -> Fallen:
-        """Return what it means that the reader sent what it must not."""
+        """Return the meaning of a message that violates the protocol."""
         return self._ours(f"broke the protocol: {detail}")
 
     def lost_words(self, detail: str) -> Failure:
-        """Return what it means that a sample of the reader could not be read."""
+        """Return the failure for a sample of the reader that could not be decoded."""
         return self._ours(f"sent an unreadable message: {detail}").failure
 
-    # Small steps.
+    # Helpers.
 
     def _stands(self, child: Child) -> bool:
-        """Return whether *child* stands still where it crashes; note its files and let it go on.
+        """Return whether *child* has stopped in its crash handler; record its files and let it continue.
 
-        Once: one that goes on after that has its deadline as any other.
+        Only once: after that, its usual deadline applies.
         """
         is_told = self._unseen and self._loading and not self._stood
         if not (is_told and child.in_call and self._surroundings.stands_still(child.pid)):
@@ -454,7 +457,7 @@ class Blame:
         return True
 
     def _seen(self, child: Child, began: float) -> _Call:
-        """Return which call *child* is in, and since when at most; what is asked of it began at *began*."""
+        """Return the call of *child* and the earliest time at which it can have begun; the request began at *began*."""
         now, last = self._clock.monotonic(), self._call
         if last is not None and self._suspicion is not None and now - last.seen > HELD_UP_SECONDS:
             self._suspicion = msgspec.structs.replace(self._suspicion, held=_held_up(now - last.seen))
@@ -463,9 +466,9 @@ class Blame:
         return self._call
 
     def _slow(self, child: Child, needed: float, seconds: float) -> Fallen | None:
-        """Return what it means that *child* has *needed* so long and its present call less than *seconds*; None: wait.
+        """Return the failure for *child* if it *needed* too long, though its present call took less than *seconds*.
 
-        A call that was reached late has its own time: a driver whose calls return answers, only slowly.
+        None: wait. A late call has its full time: a driver whose calls return does answer, only slowly.
         """
         self.suspect(child)
         self._look_between(child)
@@ -475,7 +478,7 @@ class Blame:
         return _soft(words, charged=True)
 
     def _look_early(self, child: Child, start: float, seconds: float) -> None:
-        """Note what keeps reader or agent from running before the *seconds* that began at *start* are watched."""
+        """Record what keeps reader or agent from running before the call that began at *start* is watched."""
         now, step = self._clock.monotonic(), _step(seconds)
         before = self._early if self._early is not None and self._early.start == start else _Early(start, start)
         late, held = now - before.last - step, before.held
@@ -489,7 +492,7 @@ class Blame:
         self._early = _Early(start, now, held)
 
     def _look_between(self, child: Child) -> None:
-        """Note that the reader is stopped, frozen or without a processor: it may go on before its deadline is over."""
+        """Record that the reader is stopped, frozen or without a processor: it may continue before its deadline."""
         look, seen = self._surroundings.look(child.pid), self._suspicion
         if seen is None or look is None:
             return
@@ -504,7 +507,7 @@ class Blame:
         self._suspicion = msgspec.structs.replace(seen, held=held, resting=(since, before))
 
     def _unserved(self) -> str:
-        """Return what else than its library may have met an address that cannot be served; empty where nothing."""
+        """Return another cause than the library for an access to an unmapped address; empty if there is none."""
         if self._shared is None:
             return (
                 "it is not known which files it had mapped: none of its starts got that far; look in `journalctl -k` "
@@ -515,9 +518,9 @@ class Blame:
         return ""
 
     def _scribbled(self, was_told: bool) -> str:
-        """Return what other programs may have written nonsense into, for the library to read; empty where nothing.
+        """Return which other programs may have corrupted data that the library reads; empty if none.
 
-        Nobody knows until a process *was_told* to stand still where it crashes.
+        Unknown until a process *was_told* to stop at a crash.
         """
         if self._shared is None and not was_told:
             return "it is not known which files it had mapped: the next start stands still where it crashes"
@@ -549,7 +552,7 @@ class Blame:
 
 @lru_cache(maxsize=1)
 def fault_rows() -> Mapping[str, FaultRow]:
-    """Return the rows of reference/reader_faults.csv by the fault's name."""
+    """Return the rows of reference/reader_faults.csv by the name of the fault."""
     return {row.fault: row for row in load_table("reader_faults.csv", FaultRow)}
 
 
@@ -558,12 +561,12 @@ def _of_users(child: Child) -> CallRow | None:
 
 
 def stuck_seconds(deadline_seconds: float, start_deadline_seconds: float) -> float:
-    """Return how long a process that was killed may stay inside a call, whose deadline is one of these."""
+    """Return how many seconds a killed process may stay in a call; the arguments are deadlines of calls and start."""
     return max(STUCK_DEADLINES * deadline_seconds, start_deadline_seconds)
 
 
 def no_start(backend: str, error: OSError) -> Fallen:
-    """Return what it means that the reader of *backend* could not even be started, and what to do."""
+    """Return the failure for a reader of *backend* that could not be started, with the remedy."""
     return _soft(f"the {backend} collector cannot be started: {error}: {start_step(error)}")
 
 
@@ -572,12 +575,12 @@ def _held_up(seconds: float) -> str:
 
 
 def _lead(seconds: float) -> float:
-    """Return how long before the end of a deadline of *seconds* a call is watched."""
+    """Return how many seconds before the end of a deadline of *seconds* the watch begins."""
     return min(SUSPICIOUS_SHARE * seconds, LONGEST_WATCH_SECONDS)
 
 
 def _step(seconds: float) -> float:
-    """Return how often a call is looked at before it is watched, where it is given *seconds*."""
+    """Return the interval of the checks before the watch, for a call that may take *seconds*."""
     return max(EARLY_SECONDS, EARLY_SHARE * seconds)
 
 
@@ -586,5 +589,5 @@ def _while(child: Child) -> str:
 
 
 def _soft(detail: str, *, charged: bool = False) -> Fallen:
-    """Return what blames nobody; where a device is *charged* all others are read before it, and it is left alone."""
+    """Return a failure that blames nobody; a *charged* device is read after all others, then not read for a while."""
     return Fallen(Failure(FailureKind.READER, detail), charged=charged)

@@ -1,4 +1,4 @@
-"""Calls into a driver that read what users write or leave about: how they go is up to users, not to the driver."""
+"""Driver calls that read data of users: their duration and outcome depend on users, not on the driver."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from nodevet.checks.reference.limits import from_table
 from nodevet.checks.reference.tables import load_table
 
 LEFT_OUT_SECONDS = from_table("reader.left_out").value
-"""A call that users brought down is made again after so long: their program may have ended."""
+"""Retry interval, in seconds, of a user-dependent call that ended its reader: the user's program may have exited."""
 
 
 class CallRow(msgspec.Struct, frozen=True):
-    """A call, why users decide how long it takes (``meaning``), and why they can make it crash (``crash``)."""
+    """A call, why users determine its duration (``meaning``), and why they can make it crash (``crash``)."""
 
     call: str
     meaning: str
@@ -30,20 +30,20 @@ def calls_of_users() -> Mapping[str, CallRow]:
 
 
 def meaning_of_users(call: str) -> str:
-    """Return why users decide how long *call* takes; empty where they do not."""
+    """Return why users determine the duration of *call*; empty if they do not."""
     row = calls_of_users().get(call.partition(" ")[0])
     return row.meaning if row is not None else ""
 
 
 class LeftOut:
-    """The calls of users that brought their reader down: they are left out for a while, so that boards stay read."""
+    """User-dependent calls that ended their reader: they are omitted for a while, so that devices are still read."""
 
     def __init__(self) -> None:
-        """Begin without any."""
+        """Start without any."""
         self._until: dict[str, float] = {}
 
     def note(self, call: str, now: float) -> bool:
-        """Leave *call*, which brought its reader down, out from now on; return whether it is one of those of users."""
+        """Omit *call*, which ended its reader, from now on; return whether it is a user-dependent call."""
         name = call.partition(" ")[0]
         if name not in calls_of_users():
             return False
@@ -51,7 +51,7 @@ class LeftOut:
         return True
 
     def try_again(self, now: float) -> bool:
-        """Let the calls whose time has come be made again; return whether there are any."""
+        """Enable the calls whose retry time has come; return whether there are any."""
         due = [name for name, until in self._until.items() if until <= now]
         for name in due:
             del self._until[name]
@@ -59,10 +59,10 @@ class LeftOut:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Return the calls that are left out."""
+        """Return the omitted calls."""
         return tuple(self._until)
 
     @property
     def next_deadline(self) -> float | None:
-        """Return when the next one may be made again."""
+        """Return the time of the next retry."""
         return min(self._until.values(), default=None)

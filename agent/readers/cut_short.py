@@ -1,6 +1,6 @@
-"""Whether a library on disk is whole: one that a full disk cut short ends whoever loads or calls it (SIGBUS, SIGSEGV).
+"""Detects a truncated library on disk: a process that loads or calls it ends with SIGBUS or SIGSEGV.
 
-What the linker maps of a file stands in its program headers (elf(5)); what lies beyond its end cannot be served.
+The program headers state which parts of the file the linker maps (elf(5)); pages beyond its end cannot be read.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import struct
 from collections.abc import Iterable
 
 HEADER = struct.Struct("<16s2HI3QI6H")
-"""``Elf64_Ehdr`` of little-endian machines, which all are that have accelerators."""
+"""``Elf64_Ehdr`` of little-endian machines; every machine with accelerators is little-endian."""
 
 SEGMENT = struct.Struct("<2I6Q")
 MAGIC = b"\x7fELF\x02\x01"
@@ -19,7 +19,7 @@ MOST_SEGMENTS = 64
 
 
 def cut_short(paths: Iterable[str]) -> str:
-    """Return the first of the libraries *paths* that ends before what is mapped of it; empty where each is whole."""
+    """Return the first of the libraries *paths* that is shorter than its mapping; empty if each is complete."""
     return next((path for path in paths if _is_cut(path)), "")
 
 
@@ -34,7 +34,7 @@ def _is_cut(path: str) -> bool:
 
 
 def _wanted_bytes(start: bytes) -> int:
-    """Return how long the file that begins with *start* must be; 0 for what is no such library."""
+    """Return the length in bytes that the file beginning with *start* must have; 0 if it is not such a library."""
     if not start.startswith(MAGIC) or len(start) < HEADER.size:
         return 0
     fields = HEADER.unpack_from(start)

@@ -1,6 +1,6 @@
-"""Questions about files, asked in a thread of their own: a file server that gives no answer holds whoever asks it.
+"""File operations in a separate thread: a file server that does not answer blocks only that thread.
 
-A driver's libraries may lie on one, as ROCm often does, and the main loop must never wait for that.
+Libraries of a driver, often those of ROCm, may lie on such a server, and the main loop must never wait for it.
 """
 
 from __future__ import annotations
@@ -11,33 +11,33 @@ from typing import TypeVar
 from nodevet.checks.system.background import Background
 
 ANSWER_SECONDS = 0.5
-"""How long an answer is waited for: a disk gives hundreds within milliseconds."""
+"""Timeout of an answer: a disk answers hundreds of requests within milliseconds."""
 
 Answer = TypeVar("Answer")
 
 
 class Disk:
-    """Asks one question at a time, and waits for none for long."""
+    """Runs one file operation at a time, with a short timeout."""
 
     def __init__(self, seconds: float = ANSWER_SECONDS) -> None:
-        """Wait for at most *seconds*, once: nothing is asked while an answer is out."""
+        """Wait at most *seconds*, and only once: while an answer is outstanding, no other operation starts."""
         self._seconds = seconds
         self._thread: Background | None = None
 
     @property
     def is_silent(self) -> bool:
-        """Return whether an answer is still out."""
+        """Return whether an answer is still outstanding."""
         return self._thread is not None and self._thread.is_alive()
 
     def ask(self, look: Callable[[], Answer], otherwise: Answer) -> Answer:
-        """Return what *look* returns; *otherwise* where no answer comes in time, or no thread can be had."""
+        """Return the result of *look*; *otherwise* after the timeout, or if no thread can be started."""
         if self.is_silent:
             return otherwise
         found: list[Answer] = []
         thread = Background(lambda: found.append(look()))
         try:
             thread.start(self._seconds)
-        except RuntimeError:  # it is asked again
+        except RuntimeError:  # the caller asks again
             return otherwise
         self._thread = thread
         thread.join(self._seconds)

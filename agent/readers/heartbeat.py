@@ -1,7 +1,7 @@
-"""A process that does nothing but answer: proof that the machine ran a process like a reader while a call was out.
+"""A process that only answers heartbeats: evidence that the machine ran a process like a reader during a long call.
 
-It is started only when a call has been out for half of its deadline, in a session of its own as readers are, so that
-the scheduler gives it the same share. It answers each byte at once. Where it answers late, so may any reader.
+It starts only when a call has used half of its deadline. It has a session of its own, as readers have, so that the
+scheduler gives it the same share. It answers each byte at once. If its answers are late, a reader's may be too.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from nodevet.checks.core.clock import Clock
 from nodevet.checks.system.process import PIPE, Process
 
 LATE_SECONDS = 0.5
-"""An answer that takes longer was late: an idle machine answers within milliseconds."""
+"""An answer that takes longer is late: an idle machine answers within milliseconds."""
 
 START_SECONDS = 2.0
 """How long it may take to start, which is more work than to answer."""
@@ -83,7 +83,7 @@ class Heartbeat:
         return self._process is not None and self._asked is not None and not self.failure
 
     def want(self, *, anew: bool = False) -> None:
-        """Have it run from now on, for a while; *anew* for another call: what failed before is over."""
+        """Keep the process running for a while from now on; *anew* for another call: earlier failures are forgotten."""
         if anew and self.failure:
             self.stop()
         self._wanted = self._clock.monotonic()
@@ -91,7 +91,7 @@ class Heartbeat:
             self._begin()
 
     def tick(self) -> None:
-        """Ask, or end what nobody wants any more."""
+        """Send a heartbeat, or end a process that is no longer needed."""
         now = self._clock.monotonic()
         if self._process is None:
             return
@@ -101,7 +101,7 @@ class Heartbeat:
             self._ask(now)
 
     def kept_time(self, since: float) -> bool | None:
-        """Return whether it answered in time ever since *since*; None while it was not asked often enough."""
+        """Return whether all answers since *since* were on time; None while there are too few."""
         if self._process is None or self.failure:
             return False
         now = self._clock.monotonic()
@@ -113,12 +113,12 @@ class Heartbeat:
         return True if len(beats) >= BEATS else None
 
     def worst(self, since: float) -> float:
-        """Return the seconds of its latest answer since *since*, one that is still out included."""
+        """Return the delay in seconds of the slowest answer since *since*, an outstanding one included."""
         out = [] if self._asked is None else [self._clock.monotonic() - self._asked]
         return max((*out, *(beat.seconds for beat in self._beats if beat.asked >= since)), default=0.0)
 
     def stop(self) -> None:
-        """End it."""
+        """End the process."""
         process, self._process = self._process, None
         self._asked, self._beats, self._started, self.failure = None, [], False, ""
         if process is None:

@@ -1,4 +1,4 @@
-"""What the kernel said before its ring was overwritten, from the journal: asked once, in a thread, with a deadline."""
+"""Kernel messages overwritten in the ring buffer, read from the journal: once, in a thread, with a deadline."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ SEARCHED = "/usr/bin:/bin"
 DEADLINE_SECONDS = 20.0
 
 Output = Callable[[Callable[[bytes], object]], None]
-"""Gives what it is called with the output of journalctl, piece by piece."""
+"""Passes the output of journalctl to its argument, piece by piece."""
 
 
 class Told(msgspec.Struct, frozen=True):
-    """What the journal has of the span: its events, how many records it holds, and in words why that is not all."""
+    """The journal's answer: its events, its number of records, and the reason why it is incomplete, if it is."""
 
     events: tuple[Event, ...] = ()
     records: int = 0
@@ -32,12 +32,12 @@ class Told(msgspec.Struct, frozen=True):
 
 
 class JournalReader:
-    """Reads the journal for the records that are *missing*, without holding up who asked."""
+    """Reads the *missing* records from the journal without blocking the caller."""
 
     def __init__(self, missing: Missing, output: Output, place: Callable[[Line], Instant], boot_id: str = "") -> None:
-        """Ask *output*, which raises NodevetError or OSError where it cannot go on.
+        """Read from *output*, which raises NodevetError or OSError if it cannot continue.
 
-        *place* says when a line was recorded. Entries of another boot than *boot_id* do not count.
+        *place* returns when a line was recorded. Entries of another boot than *boot_id* do not count.
         """
         self.missing = missing
         self._boot_id = boot_id
@@ -54,7 +54,7 @@ class JournalReader:
         return not self._thread.is_alive()
 
     def wait(self) -> None:
-        """Wait for the answer: no longer than the deadline of the program."""
+        """Wait for the answer, at most until the deadline of the program."""
         self._thread.join(DEADLINE_SECONDS + 1.0)
 
     def _read(self) -> None:
@@ -74,10 +74,10 @@ class JournalReader:
 
 
 def journal_output(take: Callable[[bytes], object]) -> None:
-    """Give *take* what journalctl prints of the kernel's records since boot.
+    """Pass to *take* what journalctl prints of the kernel's records since boot.
 
-    Raises NodevetError or OSError, which say why not. Where the ring was overwritten there are more records than fit
-    into memory at once, so none of it is kept.
+    Raises NodevetError or OSError with the reason. After the ring buffer was overwritten, the records may not fit into
+    memory at once; none of them is kept.
     """
     program = shutil.which("journalctl", path=SEARCHED)
     if program is None:

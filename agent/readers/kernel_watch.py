@@ -1,4 +1,4 @@
-"""Follows the kernel log: opens it, again when that failed, and remembers how far it was read."""
+"""Follows the kernel log: opens it, reopens it after a failure, and remembers the position."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from nodevet.checks.kernel_log.reader import Cursor, KernelLogError, KernelLogRe
 from .kernel_backlog import JournalReader, Output, journal_output
 
 POLL_SECONDS = 0.5
-"""How often a log that no selector can wait for is read: half of the budget from event to metric."""
+"""Poll interval of a log that a selector cannot wait for: half of the time allowed from event to metric."""
 
 BEGIN_SECONDS = 0.25
-"""Between two looks at a long log until it was read to its end: a piece of it takes about as long."""
+"""Interval between two pieces of a long log until its end is reached: reading one piece takes about as long."""
 
 LOOK_SECONDS = 10.0
-"""How often one is read that the selector waits for: it would tell, so this is only for safety."""
+"""Poll interval of a log that the selector waits for: only for safety."""
 
 RETRY_SECONDS = 60.0
 
 PIECE_EVENTS = 1000
-"""So many events of the journal are taken in one turn of the loop, which hears signals between two turns."""
+"""Limit of journal events per turn of the loop, which handles signals between two turns."""
 
 Take = Callable[[list[Event], KernelLogState], None]
-"""What takes events, and whether the log can be read."""
+"""Receives events, and whether the log can be read."""
 
 
 class KernelWatch(Service):
-    """Reads new events when it is due; *wake* is called when the selector sees that there are some."""
+    """Reads new events when due; the selector calls *wake* when there are some."""
 
     name = "kernel_log"
 
@@ -54,13 +54,13 @@ class KernelWatch(Service):
         journal: Output = journal_output,
         read: Callable[[int, int], bytes] = os.read,
     ) -> None:
-        """Go on from *memory*, the ``memory`` of an earlier watch; *log* takes a line about lost records.
+        """Continue from *memory*, the ``memory`` of an earlier watch; *log* receives a line about lost records.
 
-        *take* is told what each tick has read.
+        *take* receives what each tick has read.
 
-        *journal* is asked for the kernel's records where the ring was overwritten before this watch began.
+        *journal* returns the kernel's records if the ring buffer was overwritten before this watch began.
 
-        *stands_for_kernel*: the log is that of a simulated node, its lines count as its kernel's.
+        *stands_for_kernel*: the log is that of a simulated node; its lines count as kernel messages.
         """
         self._path = path
         self._clock = clock
@@ -99,7 +99,7 @@ class KernelWatch(Service):
 
     @property
     def trouble(self) -> str:
-        """Return how many records nobody read, for every surface: what they told is not known, so green says less."""
+        """Return the number of unread records, for every output: their content is unknown, so green means less."""
         if self._skipped:
             return (
                 f"{self._path}: {self._skipped >> 20} MiB of it were not read, because more was there than can be "
@@ -114,15 +114,15 @@ class KernelWatch(Service):
 
     @property
     def _skipped(self) -> int:
-        """Return how many bytes of a long file were passed over: a file has no records that are overwritten."""
+        """Return the number of skipped bytes of a long file: records of a file are not overwritten."""
         return self._skipped_by_earlier_readers + (self._reader.skipped_bytes if self._reader is not None else 0)
 
     @property
     def memory(self) -> bytes | None:
-        """Return what the next process needs to go on behind the last event."""
+        """Return the state from which the next process continues behind the last event."""
         cursor = self._reader.cursor if self._reader else self._cursor
         if self._is_asking:
-            # What the journal tells has no second chance once the cursor has passed it.
+            # The journal's records cannot be read again once the cursor has passed them.
             cursor = self._asked_from
         return msgspec.msgpack.encode(cursor) if cursor else None
 
@@ -136,11 +136,11 @@ class KernelWatch(Service):
         return self._next
 
     def tick(self) -> None:
-        """Tell what came since the last turn."""
+        """Report the events since the last turn."""
         self._take(self.read(), self.state)
 
     def read(self) -> list[Event]:
-        """Return the events that came since the last call."""
+        """Return the events since the last call."""
         now = self._clock.monotonic()
         if self._reader is None and now < self._next:
             return []
@@ -156,11 +156,11 @@ class KernelWatch(Service):
         return events
 
     def wake(self, _mask: int) -> None:
-        """Have the next turn read at once."""
+        """Make the next turn read at once."""
         self._next = 0.0
 
     def close(self) -> None:
-        """Stop following."""
+        """Stop following the log."""
         if self._reader is not None:
             self._cursor = self._reader.cursor
             self._lost_by_earlier_readers += self._reader.statistics.lost
@@ -210,7 +210,7 @@ class KernelWatch(Service):
         return [*self._told_by_journal(), *events]
 
     def settle(self) -> list[Event]:
-        """Return what the log and the journal, where it was asked, still have, and wait for it: for a single look."""
+        """Return the remaining events of the log and of the journal, and wait for them: for one-shot commands."""
         rest: list[Event] = []
         try:
             if self._reader is not None:
@@ -224,7 +224,7 @@ class KernelWatch(Service):
         return rest
 
     def _told_by_journal(self) -> list[Event]:
-        """Return the next events in what the journal has of the overwritten records, each once."""
+        """Return the next events of the overwritten records that the journal has, each once."""
         asked = self._backlog
         if asked is None or self._heard or not asked.is_done:
             return []
@@ -236,7 +236,7 @@ class KernelWatch(Service):
         return list(piece)
 
     def _tell_of_journal(self, asked: JournalReader) -> None:
-        """Count and tell how much of what was overwritten the journal has."""
+        """Count and report how many of the overwritten records the journal has."""
         told, missing = asked.told, asked.missing.records
         self._recovered = min(told.records, missing)
         self._lost = max(self._lost - self._recovered, 0)
@@ -253,7 +253,7 @@ class KernelWatch(Service):
         return POLL_SECONDS if self._must_poll() else LOOK_SECONDS
 
     def _must_poll(self) -> bool:
-        """Return whether something may be due that the selector will not tell of."""
+        """Return whether events may be due that the selector does not report."""
         return self._reader is not None and (self._is_asking or self._reader.holds_back or not self._reader.pollable)
 
     def _failed(self, detail: str) -> None:

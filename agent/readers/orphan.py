@@ -1,7 +1,7 @@
-"""The reader of an earlier agent: an orphan that should end by itself, and may be unable to.
+"""A reader process of an earlier agent: an orphan that should exit by itself, but may be unable to.
 
-An agent that was killed leaves its readers behind. They notice within seconds; one that hangs in a driver is killed;
-one that cannot be killed keeps the next agent from starting a reader of its own beside it.
+An agent that is killed leaves its readers behind. They notice within seconds. The next agent kills one that hangs in a
+driver. If an orphan cannot be killed, the agent starts no reader of its own beside it.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from .calls_of_users import meaning_of_users
 from .witness import ProcessStatus, Surroundings, disturbance
 
 ORPHAN_SECONDS = 5.0
-"""How long the orphan may take to notice that it is one."""
+"""Time in seconds for the orphan to notice that its agent is gone."""
 
 KILLED_SECONDS = 2.0
-"""How long a killed process may take to vanish before it counts as stuck."""
+"""Time in seconds for a killed process to exit before it counts as stuck."""
 
 
 class Orphan:
-    """Waits for the process of *record* to be gone."""
+    """Waits for the process of *record* to exit."""
 
     def __init__(self, record: ChildRecord, clock: Clock, surroundings: Surroundings, patience_seconds: float) -> None:
-        """Begin to wait now; *surroundings* tell whether the machine keeps it from ending.
+        """Start to wait; *surroundings* shows whether the machine keeps the process from exiting.
 
-        The driver is to blame where it is inside a call *patience_seconds* after it was killed: it may have been at
-        work, as the first call after a boot is for long.
+        The driver is blamed if the process is inside a call *patience_seconds* after it was killed: before that, it may
+        be working, as the first call after a boot takes long.
         """
         self._patience_seconds = patience_seconds
         self._surroundings = surroundings
@@ -46,7 +46,7 @@ class Orphan:
         self._seen: tuple[float, ProcessStatus | None] | None = None
 
     def tick(self, now: float) -> None:
-        """Look whether it is gone; kill it where it does not end by itself, tell where that has no effect."""
+        """Check whether it has exited; kill it if it does not exit by itself, and report if that has no effect."""
         if not is_alive(self.record, self._clock.instant().boot_id):
             self.gone = True
             return

@@ -1,6 +1,7 @@
-"""Devices that hung or crashed their reader: after the second time they are left alone, so that siblings are read.
+"""Devices that hung or crashed their reader: after the second failure they are skipped, so that siblings are read.
 
-Pure: the caller brings the time. A quarantined device is tried again after 30 s, then ever later, up to ten minutes.
+Pure: the caller passes the time. A quarantined device is retried after 30 s, then at growing intervals up to ten
+minutes.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ FAILURES = 2
 FIRST_RETRY_SECONDS = 30.0
 LONGEST_RETRY_SECONDS = 600.0
 FORGOTTEN_AFTER_SECONDS = 600.0
-"""An offence is forgotten once the device was read for so long without another."""
+"""A failure is forgotten after the device was read for so long without another one."""
 
 
 class FailureRecord(msgspec.Struct, frozen=True):
-    """What a device did: how often, when last, and until when it is left alone (None: it is being read)."""
+    """Failures of a device: number, time of the last one, and end of the quarantine (None: the device is read)."""
 
     failure: Failure
     count: int
@@ -26,14 +27,14 @@ class FailureRecord(msgspec.Struct, frozen=True):
 
 
 class Quarantine:
-    """The offences of one backend's devices. All times are monotonic seconds."""
+    """The failures of one backend's devices. All times are monotonic seconds."""
 
     def __init__(self) -> None:
-        """Begin without any."""
+        """Start without any."""
         self._records: dict[str, FailureRecord] = {}
 
     def record_failure(self, device: str, failure: Failure, now: float) -> None:
-        """Note that *device* brought its reader down; from the second time on it is left alone for a while."""
+        """Record that *device* ended its reader; from the second time on, quarantine it."""
         earlier = self._records.get(device)
         count = 1 if earlier is None else earlier.count + 1
         retry_at = None
@@ -42,13 +43,13 @@ class Quarantine:
         self._records[device] = FailureRecord(failure, count, now, retry_at)
 
     def record_success(self, device: str, now: float) -> None:
-        """Note that *device* was attempted and its reader lived; forget its offences after a good while."""
+        """Record that *device* was read and its reader lived; forget its failures after FORGOTTEN_AFTER_SECONDS."""
         record = self._records.get(device)
         if record is not None and now - record.last >= FORGOTTEN_AFTER_SECONDS:
             del self._records[device]
 
     def try_again(self, now: float) -> bool:
-        """Let the devices whose time has come out on probation; return whether there are any."""
+        """Release the devices whose quarantine has ended, on probation; return whether there are any."""
         due = [device for device, record in self._records.items() if _over(record, now)]
         for device in due:
             self._records[device] = msgspec.structs.replace(self._records[device], retry_at=None)
@@ -56,17 +57,17 @@ class Quarantine:
 
     @property
     def skipped(self) -> dict[str, Failure]:
-        """Return the devices that are left alone now, with what they did."""
+        """Return the quarantined devices with their last failure."""
         return {device: record.failure for device, record in self._records.items() if record.retry_at is not None}
 
     @property
     def suspects(self) -> tuple[str, ...]:
-        """Return the devices that are read, after all others."""
+        """Return the devices that are read after all others."""
         return tuple(device for device, record in self._records.items() if record.retry_at is None)
 
     @property
     def next_deadline(self) -> float | None:
-        """Return when the next device may be tried again."""
+        """Return the time of the next release."""
         return min((entry.retry_at for entry in self._records.values() if entry.retry_at is not None), default=None)
 
 

@@ -1,8 +1,8 @@
-"""One reader: the child that reads a backend, asked round by round, and what becomes of it when it does not answer.
+"""One reader: the child process that reads a backend round by round, and its failures.
 
-A reader is a state machine without waits: the supervisor calls ``tick`` when a deadline passes, the selector calls
-back when the child says something. What goes wrong is told twice, as the reader's status and as a failed sample of
-each device that could not be read, so that nothing looks healthy because nobody looked.
+A reader is a state machine that never blocks: the supervisor calls ``tick`` when a deadline passes, the selector calls
+back when the child sends a message. A failure is reported twice, as the reader's status and as a failed sample of each
+device that could not be read, so that no device looks healthy because it was not read.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from .witness import Surroundings
 
 
 class Reader:
-    """Reads one backend through a child process, and tells all that it finds."""
+    """Reads one backend through a child process, and reports all results."""
 
     def __init__(
         self,
@@ -60,16 +60,16 @@ class Reader:
         surroundings: Surroundings,
         earlier: ChildRecord | None = None,
     ) -> None:
-        """Prepare to read; the child starts at the first tick. *earlier* is a reader that outlived its agent.
+        """Prepare to read; the child starts at the first tick. *earlier* is a reader process of an earlier agent.
 
-        *blame* tells what its falls prove, *surroundings* whether the machine keeps a child from ending.
+        *blame* decides the cause of a failure, *surroundings* whether the machine keeps a child from exiting.
         """
         self._plan = plan
         self._clock = clock
         self._selector = selector
         self._telling = telling
         self.listed_anew = False
-        """Whether devices came or went since other readers were told."""
+        """Whether the list of devices changed since the other readers were informed."""
         self._blame = blame
         self._deadline = min((entry.deadline_seconds for entry in plan.cadences.values()), default=1.0)
         self._stuck_seconds = stuck_seconds(self._deadline, plan.start_deadline_seconds)
@@ -100,7 +100,7 @@ class Reader:
 
     @property
     def status(self) -> ReaderStatus:
-        """Return how the reader does."""
+        """Return the status of the reader."""
         return ReaderStatus(
             backend=self._plan.backend,
             state=self._state,
@@ -124,14 +124,14 @@ class Reader:
 
     @property
     def record(self) -> ChildRecord | None:
-        """Return the process to remember over a restart of the agent; None where there is none."""
+        """Return the process to remember across a restart of the agent; None if there is none."""
         if self._child:
             return self._child.record
         return self._orphan.record if self._orphan else None
 
     @property
     def settled(self) -> bool:
-        """Return whether nothing is to be expected soon: every due round is answered, or none can be."""
+        """Return whether no result is expected soon: every due round is answered, or cannot be."""
         now = self._clock.monotonic()
         if self._phase is Phase.SERVING:
             return self._round is None and not any(entry.due <= now for entry in self._offered())
@@ -144,7 +144,7 @@ class Reader:
 
     @property
     def at_rest(self) -> bool:
-        """Return whether no process of this reader runs, or one that cannot be helped."""
+        """Return whether no process of this reader runs, or only one that cannot be killed."""
         return self._phase in (Phase.NONE, Phase.STUCK)
 
     @property
@@ -165,7 +165,7 @@ class Reader:
             candidates += [entry.given_up for entry in self._missable().values()]
         return min((when for when in candidates if when is not None), default=None)
 
-    # What others may wish.
+    # Requests of the agent.
 
     def ask(self, group: str | None = None) -> None:
         """Make *group* (or every group) due now."""
@@ -174,11 +174,11 @@ class Reader:
                 schedule.due = self._clock.monotonic()
 
     def stop(self, patience: Patience = STOP) -> None:
-        """Close the reader for good, within the *patience*."""
+        """Close the reader permanently, within the *patience*."""
         self._close(Wish.STOP, ReaderState.STOPPED, patience)
 
     def release(self) -> None:
-        """Close every handle of a device until ``resume``; a reader that holds none goes on."""
+        """Close every handle of a device until ``resume``; a reader that holds none continues."""
         if self._plan.holds_devices and self._wish is Wish.READ:
             self._close(Wish.RELEASE, ReaderState.RELEASED, RELEASE)
 
@@ -192,17 +192,17 @@ class Reader:
                 self._say(self._state_before_answer, "")
 
     def retry(self) -> None:
-        """Start at once where a start is waited for: somebody says that a driver was installed."""
+        """Start at once instead of waiting for the next start: an operator reports that a driver was installed."""
         if self._wish is Wish.READ and self._start_at is not None:
             self._start_at = self._clock.monotonic()
 
     def look_again(self) -> None:
-        """Start at once where the vendor was absent or refused: another reader shows that it should be there."""
+        """Start at once if the vendor was absent or refused: another reader lists devices of it."""
         if self._state in (ReaderState.ABSENT, ReaderState.FAILED):
             self.retry()
 
     def tick(self) -> None:
-        """Do what is due."""
+        """Execute everything that is due."""
         now = self._clock.monotonic()
         if self._child:
             self._child.tick()
@@ -218,14 +218,14 @@ class Reader:
         if self._phase is not Phase.SERVING and self._wish is Wish.READ:
             self._tell_missed_rounds(now)
 
-    # What the child tells.
+    # Messages of the child.
 
     def on_message(self, message: object) -> None:
-        """Take a message of the child; one that it may not send now ends it."""
+        """Handle a message of the child; end the child if the message is not allowed now."""
         match message:
             case Note():
                 self._note(message.level, message.event, **message.fields)
-            case EventMessage() if self._phase in (Phase.SERVING, Phase.ENDING):  # told once, also on its way out
+            case EventMessage() if self._phase in (Phase.SERVING, Phase.ENDING):  # reported once, also during exit
                 self._telling.event(message.event)
             case Ready() if self._phase is Phase.LOADING:
                 self._on_ready(message)
@@ -239,7 +239,7 @@ class Reader:
                 self.on_nonsense(f"{type(message).__name__} while {self._phase.value}")
 
     def on_line(self, line: str) -> None:
-        """Pass a line of the child's standard error to the log, a few per round; the others are counted."""
+        """Pass a line of the child's standard error to the log, up to a limit per round; the others are counted."""
         self._telling.line(self._plan.backend, line, room=self._lines_left > 0)
         self._lines_left -= 1
 
@@ -251,7 +251,7 @@ class Reader:
             self._finish(PAST_DEADLINE, ask=False)
 
     def on_unreadable(self, detail: str) -> None:
-        """Go on without one message: a device that gives no sample in this round is told as unread."""
+        """Continue after one undecodable message: a device without a sample in this round is reported as unread."""
         self._note("error", "message ignored", detail=detail)
         if self._round is not None:
             self._round.unreadable = detail
@@ -259,13 +259,13 @@ class Reader:
             self.on_nonsense(detail)
 
     def on_stuck(self) -> None:
-        """Give up a child that cannot be killed; no other is started while it lives."""
+        """Give up a child that cannot be killed; no other child is started while it lives."""
         self._phase = Phase.STUCK
         self._look_at_stuck(self._clock.monotonic())
         self._note("error", "collector is stuck", detail=self._detail)
 
     def on_end(self, ended: Exit) -> None:
-        """Learn that the process is gone, and plan what follows."""
+        """Handle the exit of the process, and plan the next step."""
         assert self._child is not None
         if self._phase in (Phase.LOADING, Phase.SERVING):
             self._crashes += 1
@@ -287,7 +287,7 @@ class Reader:
             )
             self._on_failed(Failure(FailureKind.READER, detail))
             return
-        if not ready.devices and not self._quarantine.skipped:  # else it was told to leave alone all that there is
+        if not ready.devices and not self._quarantine.skipped:  # otherwise all devices were to be skipped
             self._on_failed(Failure(FailureKind.NO_DEVICES, f"backend {self._plan.backend} lists no device"))
             return
         assert self._child is not None
@@ -302,7 +302,7 @@ class Reader:
         self._phase = Phase.SERVING
 
     def _on_failed(self, failure: Failure) -> None:
-        """Take back a backend that cannot load, or that lost its library; look again later."""
+        """Handle a backend that cannot load or lost its library; try again later."""
         self._refusals += 1
         self._looked = self._clock.instant()
         never_there = failure.kind in ABSENT and not self.devices
@@ -354,9 +354,9 @@ class Reader:
         if done.group in last and self._plan.holds_devices and (library := self._blame.replaced(self._child.pid)):
             self._load_anew(f"{library} was replaced on disk: it is reloaded")
             return
-        self._tick_serving(self._clock.monotonic())  # another group may have waited for this round to end
+        self._tick_serving(self._clock.monotonic())  # another group may have waited for the end of this round
 
-    # What is due.
+    # Due steps.
 
     def _tick_loading(self, now: float) -> None:
         assert self._child is not None
@@ -384,7 +384,7 @@ class Reader:
                 return
 
     def _tick_stuck(self, now: float) -> None:
-        """Look again at a child that could not be killed, as long as that is not the driver's doing."""
+        """Check a child that could not be killed again, until the driver is known to be the cause."""
         if now >= self._stuck_look:
             self._look_at_stuck(now)
 
@@ -395,13 +395,13 @@ class Reader:
         self._say(ReaderState.STUCK, failure.detail, failure)
 
     def _load_anew(self, why: str) -> None:
-        """Start another child in the place of this one, without blame."""
+        """Replace this child by a new one, without blame."""
         self._outcome = Outcome(ReaderState.STARTING, why, None, 0.0)
         self._note("info", "collector restarts", why=why)
         self._finish(RELEASE, ask=True)
 
     def _watch(self, began: float, deadline: float, seconds: float) -> None:
-        """Watch a call that has been out for long, and end the child where its *deadline* is over and proven."""
+        """Watch a long call, and end the child once its *deadline* has passed and the cause is proven."""
         assert self._child is not None
         fallen = self._blame.watch(self._child, began, deadline, seconds)
         if fallen is not None:
@@ -413,7 +413,7 @@ class Reader:
         return self._schedules[current.group].cadence.deadline_seconds
 
     def _answers_after_all(self, current: Round, now: float) -> bool:
-        """Return whether the child has spoken, or deserves more time because this very agent was held up."""
+        """Return whether the child has answered, or gets more time because the agent itself was delayed."""
         assert self._child is not None
         left = len(current.left)
         self._child.hear_out()
@@ -487,12 +487,12 @@ class Reader:
             )
         )
 
-    # What went wrong.
+    # Failures.
 
     def _fell(self, fallen: Fallen, state: ReaderState) -> None:
-        """Note that the reader went down, charge the device it was busy with, and plan the restart."""
+        """Record the failure of the reader, charge the device that it was reading, and plan the restart."""
         assert self._child is not None
-        self._phase = Phase.ENDING  # whatever raises below, it fell once
+        self._phase = Phase.ENDING  # counted once, even if a later line raises
         self._looked = self._clock.instant()
         failure = seen_at(fallen.failure, self._looked)
         device = self._guilty = self._busy_with() if fallen.charged else None
@@ -505,19 +505,19 @@ class Reader:
                 self._tell_failure(device, group, self._schedules[group].number, failure)
         self._abort_round()
         self._say(state, failure.detail, failure)
-        # Where a device is to blame its quarantine spares the driver; its siblings should not wait for that.
+        # If a device is the cause, its quarantine spares the driver; its siblings should not wait for that.
         wait = self._next_wait() if device is None else FIRST_RESTART_SECONDS
         self._outcome = Outcome(state, failure.detail, failure, wait)
         self._note("error", f"collector {state.value}", detail=failure.detail, device=device or "")
 
     def _busy_with(self) -> str | None:
-        """Return the device that the child was busy with."""
+        """Return the device that the child was reading."""
         assert self._child is not None
         left = self._round.left if self._round is not None else []
         return device_at_work(self._child, self.devices, left[0] if left else None)
 
     def _tell_missed_rounds(self, now: float) -> None:
-        """Say of every known device that it was not read, once per round that could not even be asked for."""
+        """Report every known device as unread, once per round that could not be requested."""
         for group, schedule in self._missable().items():
             if now < schedule.given_up:
                 continue
@@ -527,15 +527,15 @@ class Reader:
                 self._tell_failure(device.id, group, schedule.number, failure)
 
     def _tell_failure(self, device: str, group: str, number: int, failure: Failure) -> None:
-        """Add a failed sample; a device that was never listed has none, it is only named in the status."""
+        """Add a failed sample; a device that was never listed has none, only the status names it."""
         if any(known.id == device for known in self.devices):
             self._telling.take(unread(self._plan, device, group, number, self._clock.instant(), failure))
 
-    # Small steps.
+    # Helpers.
 
     @property
     def _state_before_answer(self) -> ReaderState:
-        """Return what a reader is that was started: a vendor that was absent is so until something else is known."""
+        """Return the state of a reader that was started: an absent vendor stays absent until the child answers."""
         return ReaderState.ABSENT if self._absences else ReaderState.STARTING
 
     def _offered(self) -> Iterable[Schedule]:
@@ -543,12 +543,12 @@ class Reader:
         return [entry for group, entry in self._schedules.items() if group in self._groups]
 
     def _missable(self) -> dict[str, Schedule]:
-        """Return the schedules whose rounds are told as missed: before the first start nothing is known to be."""
+        """Return the schedules whose rounds can be reported as missed: none before the first start."""
         known = self._groups if self.devices else ()
         return {group: entry for group, entry in self._schedules.items() if group in known}
 
     def _abort_round(self) -> None:
-        """Make the round that was not finished due again at once."""
+        """Make the unfinished round due again at once."""
         if self._round is not None:
             self._schedules[self._round.group].due = self._clock.monotonic()
             self._round = None
@@ -563,7 +563,7 @@ class Reader:
             self._finish(patience, ask=True)
 
     def _mend(self, now: float) -> None:
-        """Go on where an exception of ours broke a step off: without an end, or a time to start, it stood for ever."""
+        """Recover from an exception of our own inside a step: without an end or a start time the reader stays idle."""
         if self._phase is Phase.ENDING and self._child is not None and not self._child.ending:
             self._finish(PAST_DEADLINE, ask=False)
         if self._phase is Phase.NONE and self._wish is Wish.READ and self._start_at is None:
@@ -575,7 +575,7 @@ class Reader:
         self._child.finish(patience, ask=ask)
 
     def _list_devices(self, devices: tuple[Device, ...]) -> None:
-        """Keep *devices*, and quarantined ones that the backend could not list without touching them."""
+        """Store *devices*, and quarantined ones that the backend could not list without accessing them."""
         left_alone = self._quarantine.skipped.keys() - {device.id for device in devices}
         together = (*devices, *(device for device in self.devices if device.id in left_alone))
         if together != self.devices:
@@ -590,7 +590,7 @@ class Reader:
         self._state, self._detail, self._failure = state, detail, failure
 
     def _next_wait(self) -> float:
-        """Return the seconds to wait before the next start, twice as long each time."""
+        """Return the seconds until the next start, doubled each time."""
         wait = min(FIRST_RESTART_SECONDS * 2.0**self._falls, LONGEST_RESTART_SECONDS)
         self._falls += 1
         return wait

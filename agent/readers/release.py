@@ -1,4 +1,4 @@
-"""A release of the devices, which outlives the agent: who resets a GPU meets no reader of an agent that restarted."""
+"""A release of the devices that outlives the agent: a restarted agent must not open a GPU that is being reset."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from .supervisor import Supervisor
 
 
 class _Kept(msgspec.Struct, frozen=True):
-    """Until when devices are released: the boot, and CLOCK_BOOTTIME in nanoseconds."""
+    """The end of the release: the boot, and CLOCK_BOOTTIME in nanoseconds."""
 
     boot_id: str
     ends_ns: int
 
 
 class Release(Service):
-    """Has the readers of a supervisor let go of the devices until a time that is remembered."""
+    """Makes the readers of a supervisor close the devices until a time that is remembered."""
 
     name = "release"
 
     def __init__(self, supervisor: Supervisor, clock: Clock, memory: bytes | None) -> None:
-        """Go on with the release of *memory*, as far as it is of this boot and not over."""
+        """Continue the release of *memory* if it is of this boot and not over."""
         self._supervisor = supervisor
         self._clock = clock
         self._kept = _recalled(memory)
@@ -39,7 +39,7 @@ class Release(Service):
 
     @property
     def memory(self) -> bytes:
-        """Return what a restarted agent needs: nothing where no release is in force."""
+        """Return the state for a restarted agent: empty if no release is in force."""
         return msgspec.msgpack.encode(self._kept) if self._left() > 0 else b""
 
     def _left(self) -> float:

@@ -1,4 +1,4 @@
-"""What readers leave to the next agent: processes that may outlive this one, and falls that count against a driver."""
+"""State of the readers for the next agent: processes that may outlive this one, and failures charged to a driver."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from .blame import Fall
 
 
 class Remembered(msgspec.Struct, frozen=True):
-    """Processes of readers, and the falls of late that were their drivers'."""
+    """Processes of readers, and recent failures that their drivers caused."""
 
     records: tuple[ChildRecord, ...] = ()
     falls: tuple[Fall, ...] = ()
 
 
 def pack_readers(records: Iterable[ChildRecord], falls: Iterable[Fall]) -> bytes:
-    """Return both as the store keeps them."""
+    """Return both in the form that the store keeps."""
     return msgspec.msgpack.encode(Remembered(tuple(records), tuple(falls)))
 
 
 def recalled_readers(packed: bytes | None, log: Callable[[str], None]) -> Remembered:
-    """Return what ``pack_readers`` made; an earlier version kept the processes alone. *log* takes what is lost."""
+    """Return the content of ``pack_readers``; an earlier version kept processes only. *log* receives what is lost."""
     if packed is None:
         return Remembered()
     try:

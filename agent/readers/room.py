@@ -1,7 +1,7 @@
-"""Whether a library finds room where it writes: shared memory with a name, temporary files, locks and logs.
+"""Detects full disks where libraries write: shared memory with a name, temporary files, locks and logs.
 
-A file that is made longer and mapped takes no room before it is touched: on a full disk that is SIGBUS. Other calls
-tell that the disk is full, and many a library does not look.
+A file that is extended and mapped allocates no blocks before it is written: on a full disk this causes SIGBUS. Other
+calls report that the disk is full, but many libraries ignore that.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from nodevet.checks.reference.limits import from_table
 from nodevet.checks.reference.tables import load_table
 
 LEAST_BYTES = from_table("reader.want.room").value
-"""A disk with less left has hardly any room."""
+"""A disk with less free space, in bytes, counts as full."""
 
 
 class FolderRow(msgspec.Struct, frozen=True):
-    """A folder that libraries write to, and what they keep there."""
+    """A folder that libraries write to, and its purpose."""
 
     folder: str
     meaning: str
@@ -28,7 +28,7 @@ class FolderRow(msgspec.Struct, frozen=True):
 
 
 def without_room(files: Iterable[str], ask: Callable[[str], os.statvfs_result] = os.statvfs) -> str:
-    """Return which folder of libraries, or of *files*, lies on a full disk, and what to do; empty where none does."""
+    """Return which folder of libraries, or of *files*, is on a full disk, with the remedy; empty if none is."""
     for path in (*_folders(), *files):
         try:
             told = _told(path, ask(path))
@@ -40,7 +40,7 @@ def without_room(files: Iterable[str], ask: Callable[[str], os.statvfs_result] =
 
 
 def _told(path: str, disk: os.statvfs_result) -> str:
-    """Return what the *disk* of *path* lacks. One without a size has no limit, and one for reading alone no room."""
+    """Return what the *disk* of *path* lacks. A disk without a size has no limit; a read-only one has no free space."""
     left = (disk.f_bavail if os.geteuid() else disk.f_bfree) * disk.f_frsize
     if disk.f_flag & os.ST_RDONLY:
         return ""

@@ -1,4 +1,4 @@
-"""When a group of readings is due. Pure: the caller brings the time, in monotonic seconds."""
+"""The due time of a group of readings. Pure: the caller passes the time in monotonic seconds."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from nodevet.checks.engine.view import Cadence
 
 
 class Schedule(msgspec.Struct):
-    """When a group is due next, and how many rounds of it were asked for or missed."""
+    """The next due time of a group, and the number of its rounds that were requested or missed."""
 
     cadence: Cadence
     due: float
     number: int = 0
 
     def advance(self, now: float) -> None:
-        """Count the round that is due and set the next one in step; rounds long missed are not made up for."""
+        """Count the due round and set the next one in step; rounds missed long ago are not repeated."""
         self.number += 1
         self.due += self.cadence.interval_seconds
         if self.due <= now:
@@ -23,5 +23,5 @@ class Schedule(msgspec.Struct):
 
     @property
     def given_up(self) -> float:
-        """Return when a round that could not be asked for is told as missed."""
+        """Return when a round that could not be requested is reported as missed."""
         return self.due + self.cadence.deadline_seconds

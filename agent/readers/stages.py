@@ -1,4 +1,4 @@
-"""What a reader can be doing, what may be wished of it, and how long each takes."""
+"""The phases of a reader, the requests of the agent, and the time limit of each."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from nodevet.checks.ipc.child_process import Patience
 FIRST_RESTART_SECONDS = 1.0
 LONGEST_RESTART_SECONDS = 60.0
 STEADY_SECONDS = 60.0
-"""A reader that served so long starts again from the shortest wait."""
+"""A reader that ran so long restarts with the shortest wait."""
 
 RETRY_SECONDS = 300.0
 LONGEST_RETRY_SECONDS = 1800.0
-"""When to look again for a vendor's library or devices that were not there: ever later, for they seldom come."""
+"""Retry interval for an absent library or device of a vendor: it grows, because they are seldom added."""
 
 LINES_PER_ROUND = 20
 
 HELD_UP_SECONDS = 1.0
-"""An agent that looks at a deadline later than this was held up itself, as on a paused machine, and its child too."""
+"""An agent that handles a deadline later than this was delayed itself, as on a paused machine, and its child too."""
 
 STOP = Patience(terminate=0.6, kill=0.9, abandon=1.3)
 RELEASE = Patience(terminate=3.0, kill=4.0, abandon=5.0)
@@ -32,7 +32,7 @@ FALLEN = frozenset({FailureKind.HUNG, FailureKind.STUCK, FailureKind.CRASHED, Fa
 
 
 class Phase(Enum):
-    """What the reader's process does."""
+    """The phase of the reader's process."""
 
     NONE = "none"
     LOADING = "loading"
@@ -42,7 +42,7 @@ class Phase(Enum):
 
 
 class Wish(Enum):
-    """What the agent wants of the reader."""
+    """The agent's request to the reader."""
 
     READ = "read"
     RELEASE = "release"
@@ -50,7 +50,7 @@ class Wish(Enum):
 
 
 class Round(msgspec.Struct):
-    """The round that is being answered: devices still to come, in order, and until when the next must be done."""
+    """The round in progress: the devices still to be read, in order, and the deadline of the next one."""
 
     group: str
     number: int
@@ -62,7 +62,7 @@ class Round(msgspec.Struct):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What to say and do once the present process is gone."""
+    """The report and the next step after the present process exits."""
 
     state: ReaderState
     detail: str

@@ -1,4 +1,4 @@
-"""Why a process cannot be started, and what a person can do."""
+"""The remedy for a process that cannot be started."""
 
 from __future__ import annotations
 
@@ -16,5 +16,5 @@ START_STEPS = {
 
 
 def start_step(error: OSError) -> str:
-    """Return what to do about *error*, for which a process could not be started."""
+    """Return the remedy for *error*, with which the start of a process failed."""
     return START_STEPS.get(error.errno or 0, "see the agent's log and its limits")

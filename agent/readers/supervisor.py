@@ -1,7 +1,7 @@
 """All readers of a node, driven by one thread and its selector.
 
-The daemon's loop waits in ``selector.select`` until ``next_deadline``, hands keys to ``handle`` and calls ``tick``. A
-one-shot command calls ``wait`` instead, which is that loop. What readers tell goes to one callback as it comes.
+The daemon's loop waits in ``selector.select`` until ``next_deadline``, passes keys to ``handle`` and calls ``tick``. A
+one-shot command calls ``wait`` instead, which is that loop. All results go to one callback as they arrive.
 """
 
 from __future__ import annotations
@@ -25,12 +25,14 @@ from .witness import Surroundings
 LONGEST_WAIT_SECONDS = 0.5
 
 EARLY_LOOKS, EARLY_SECONDS = 2, 20.0
-"""A vendor whose boards are shown and whose driver says no is asked again so often, so soon, after the start: it may be
-loading yet, and one refusal proves nothing (reference/refusals.csv)."""
+"""Number and interval of early retries for a vendor whose boards are listed and whose driver refuses.
+
+It may still be loading, and one refusal proves nothing (reference/refusals.csv).
+"""
 
 
 class Supervisor:
-    """Keeps one reader per backend alive, within its deadlines, and never two of one backend."""
+    """Keeps one reader per backend running, within its deadlines, and never two of one backend."""
 
     def __init__(
         self,
@@ -41,11 +43,11 @@ class Supervisor:
         remembered: Iterable[ChildRecord] = (),
         surroundings: Callable[[], Surroundings] = Surroundings,
     ) -> None:
-        """Prepare a reader per plan; *take* is told all that they have, *remembered* are records of an earlier agent.
+        """Prepare a reader per plan; *take* receives all results, *remembered* are records of an earlier agent.
 
-        *surroundings* makes what looks at a reader's process, by default on this machine: one for each reader, for a
-        question about the files of one that is not answered says nothing of another.
-        Children register with *selector* as they start; the data of each key is a function of the event mask.
+        *surroundings* makes the observer of a reader's process, by default on this machine: one for each reader,
+        because an unanswered file operation for one reader says nothing about another. Children register with
+        *selector* as they start; the data of each key is a function of the event mask.
         """
         self._clock = clock
         self._selector = selector
@@ -55,7 +57,7 @@ class Supervisor:
         self._look_at = clock.monotonic() + EARLY_SECONDS
         earlier = {record.name: record for record in remembered}
         self.heartbeat = Heartbeat(clock, selector)
-        """What tells whether the machine keeps time, while a call is out for long."""
+        """Shows whether the machine runs processes on time during a long call."""
         self._blames: dict[str, Blame] = {}
         self._readers: dict[str, Reader] = {}
         for plan in plans:
@@ -64,13 +66,13 @@ class Supervisor:
             self._readers[name] = Reader(plan, clock, selector, self._telling, blame, looks, earlier.get(name))
 
     def handle(self, key: selectors.SelectorKey, mask: int) -> None:
-        """Take what a child has to say."""
+        """Handle the messages of a child."""
         key.data(mask)
 
     def tick(self) -> None:
-        """Do what is due: start children, ask for rounds, end those past their deadline.
+        """Execute everything that is due: start children, request rounds, end children past their deadline.
 
-        A reader that raises costs itself: RuntimeError, once all have had their turn.
+        An exception of one reader does not stop the others: RuntimeError is raised after all had their turn.
         """
         try:
             self._turn()
@@ -106,26 +108,26 @@ class Supervisor:
 
     @property
     def statuses(self) -> tuple[ReaderStatus, ...]:
-        """Return how each reader does, in the order of the plans."""
+        """Return the status of each reader, in the order of the plans."""
         return tuple(reader.status for reader in self._readers.values())
 
     @property
     def devices(self) -> tuple[Device, ...]:
-        """Return every device that a reader listed, also of readers that are down now."""
+        """Return every device that a reader listed, including readers that are down now."""
         return tuple(device for reader in self._readers.values() for device in reader.devices)
 
     @property
     def records(self) -> tuple[ChildRecord, ...]:
-        """Return the processes to remember: given back to the next agent, it will not start a reader beside them."""
+        """Return the processes to remember: the next agent starts no reader beside them."""
         return tuple(reader.record for reader in self._readers.values() if reader.record is not None)
 
     @property
     def falls(self) -> tuple[Fall, ...]:
-        """Return the falls of late that count against drivers, for the next agent to ``recall``."""
+        """Return the recent failures that count against drivers, for ``recall`` of the next agent."""
         return tuple(fall for blame in self._blames.values() for fall in blame.falls)
 
     def recall(self, falls: Iterable[Fall]) -> None:
-        """Go on with *falls* that an agent before saw: its restart does not make a second one a first."""
+        """Restore *falls* of an earlier agent: after its restart, a second failure still counts as the second."""
         known = tuple(falls)
         for blame in self._blames.values():
             blame.recall(known)
@@ -137,12 +139,12 @@ class Supervisor:
 
     @property
     def unsettled(self) -> tuple[ReaderStatus, ...]:
-        """Return how those readers do of which something is to be expected soon."""
+        """Return the status of those readers that still have results to report soon."""
         return tuple(reader.status for reader in self._readers.values() if not reader.settled)
 
     @property
     def at_rest(self) -> bool:
-        """Return whether no child runs, but such as cannot be killed."""
+        """Return whether no child runs, except those that cannot be killed."""
         return all(reader.at_rest for reader in self._readers.values())
 
     def ask(self, group: str | None = None) -> None:
@@ -156,7 +158,7 @@ class Supervisor:
             reader.retry()
 
     def release(self, seconds: float | None = None) -> None:
-        """Close every handle of a device within five seconds; read again after *seconds*, or when told to."""
+        """Close every handle of a device within five seconds; read again after *seconds*, or on ``resume``."""
         self._resume_at = None if seconds is None else self._clock.monotonic() + seconds
         for reader in self._readers.values():
             reader.release()
@@ -175,7 +177,7 @@ class Supervisor:
             reader.stop()
 
     def _shown(self) -> set[str]:
-        """Return the backends whose accelerators some reader shows, such as the host's: they should not stay absent."""
+        """Return the backends whose accelerators another reader (the host's) lists: they should not stay absent."""
         vendors = {device.vendor for device in self.devices if device.kind is DeviceKind.ACCELERATOR}
         return vendors & self._readers.keys()
 
@@ -184,9 +186,9 @@ class Supervisor:
             self._readers[backend].look_again()
 
     def wait(self, done: Callable[[], bool], seconds: float) -> bool:
-        """Run the loop until *done* or until *seconds* are over; return whether it is done. For one-shot commands.
+        """Run the loop until *done* or for *seconds*; return whether it is done. For one-shot commands.
 
-        All of it is one turn to whoever is told.
+        All of it counts as one turn for the limits of events and log lines.
         """
         end = self._clock.monotonic() + seconds
         while True:

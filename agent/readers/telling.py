@@ -1,4 +1,4 @@
-"""How readers tell what they have: by one callback, at once. Of a flood, what is too much for one turn is counted."""
+"""How readers report results: at once, by one callback. Of a flood, the surplus of each turn is only counted."""
 
 from __future__ import annotations
 
@@ -12,46 +12,46 @@ from nodevet.checks.core.wire import Note
 
 
 class Listed(msgspec.Struct, frozen=True):
-    """The devices of a backend, which came or went."""
+    """The new list of a backend's devices."""
 
     backend: str
     devices: tuple[Device, ...]
 
 
 class Cut(msgspec.Struct, frozen=True):
-    """So many events and log lines were cut from floods."""
+    """The number of events and log lines that were dropped from floods."""
 
     count: int
 
 
 Told = Sample | Event | Listed | Note | Cut
 Take = Callable[[Told], None]
-"""What takes all that readers tell; it raises nothing."""
+"""Receives all reports of readers; it raises nothing."""
 
 
 class Telling:
-    """The way of all readers to ``take``. A flood is cut and counted; of events the first of each kind is told behind
-    any flood, because a driver tells some of them once.
+    """Passes the reports of all readers to ``take``. A flood is cut and counted; the first event of each kind is always
+    reported, because a driver reports some of them only once.
     """
 
     EVENTS = 1000
     NOTES = 500
 
     def __init__(self, take: Take, clock: Clock) -> None:
-        """Tell *take*, by the moments of *clock*."""
+        """Report to *take*, with times of *clock*."""
         self.take = take
         self._clock = clock
         self._begin()
 
     def end_turn(self) -> None:
-        """Tell how much was cut since the last time, and count anew."""
+        """Report how much was dropped since the last call, and reset the counts."""
         cut = self._cut
         self._begin()
         if cut:
             self.take(Cut(cut))
 
     def event(self, event: Event) -> None:
-        """Tell *event* unless there were too many already, and one of its kind among them."""
+        """Report *event*, unless there were too many already and one of its kind among them."""
         kind = (event.code, event.device, event.pci)
         if self._events >= self.EVENTS and kind in self._kinds:
             self._cut += 1
@@ -63,7 +63,7 @@ class Telling:
         self.take(by_clock_of_log(event, asleep_ns))
 
     def note(self, level: str, event: str, fields: Mapping[str, str]) -> None:
-        """Tell a line for the log unless there were too many already."""
+        """Report a line for the log, unless there were too many already."""
         self._notes += 1
         if self._notes > self.NOTES:
             self._cut += 1
@@ -71,7 +71,7 @@ class Telling:
             self.take(Note(level, event, dict(fields)))
 
     def line(self, backend: str, line: str, *, room: bool) -> None:
-        """Tell a *line* that the reader of *backend* printed, where there is *room* for another of that reader."""
+        """Report a *line* that the reader of *backend* printed, if its limit leaves *room*."""
         if room:
             self.note("info", "collector output", {"line": line, "backend": backend})
         else:
@@ -83,9 +83,9 @@ class Telling:
 
 
 def by_clock_of_log(event: Event, asleep_ns: int) -> Event:
-    """Return *event* with its moment by the clock of the kernel's log, which may tell it too: that one does not sleep.
+    """Return *event* with its time by the clock of the kernel log, which may report it too; it stops in suspend.
 
-    What a command numbers, its number tells apart.
+    Events that a command numbers are distinguished by that number.
     """
     if event.sequence is not None or event.stamp_us is not None:
         return event

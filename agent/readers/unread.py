@@ -1,4 +1,4 @@
-"""What is told of a device that was not read: a failed sample, and why. Nothing looks healthy because nobody looked."""
+"""Failed samples of unread devices, with the reason, so that no device looks healthy because it was not read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .stages import FALLEN
 
 
 def seen_at(failure: Failure, instant: Instant) -> Failure:
-    """Return *failure* as it was seen at *instant*, however often it is told after that."""
+    """Return *failure* with *instant* as the time of its first observation, however often it is repeated."""
     return msgspec.structs.replace(failure, as_of=instant)
 
 
@@ -22,9 +22,9 @@ def unread(plan: ReaderPlan, device: str, group: str, number: int, instant: Inst
 
 
 def why_unread(device: str, failure: Failure | None, guilty: str | None) -> Failure:
-    """Return why *device* is not read while its reader is down with *failure*, which *guilty* brought about.
+    """Return why *device* is not read while its reader is down with *failure*, which *guilty* caused.
 
-    A device is not charged with what another one did to the reader.
+    A device is not charged for a failure that another device caused.
     """
     if failure is None:
         return Failure(FailureKind.READER, "the collector has not started yet", as_of=NEVER)

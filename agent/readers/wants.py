@@ -1,4 +1,4 @@
-"""What the machine may have refused to a library: what it lacks now, and what was refused since the last round."""
+"""Resources that the machine may have refused to a library: present shortages, and refusals since the last round."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from nodevet.checks.system.procfs import FILE_SIZE
 from .witness import Surroundings
 
 SCARCE_BYTES = from_table("reader.want.scarce").value
-"""Where no more memory than that may be had, the kernel refuses it to a library that says nothing of it."""
+"""With no more free memory than this, in bytes, the kernel may refuse it to a library that does not report it."""
 
 
 class Wants:
-    """Looks through *surroundings* for what many a library does not look for: whether it was given what it wanted."""
+    """Checks in *surroundings* whether a library got the resources that it requested: many libraries do not check."""
 
     def __init__(self, surroundings: Surroundings) -> None:
-        """Know of nothing that was refused before."""
+        """Start without any known refusal."""
         self._around = surroundings
         self._counted: Mapping[str, int] = {}
 
     def look(self) -> None:
-        """Note what was refused so far: that is no cause of what follows."""
+        """Record the refusals so far: they are not a cause of later failures."""
         self._counted = self._around.refusals()
 
     def seen(self, child: Child, *, said: bool = False, files: Iterable[str] = ()) -> str:
-        """Return what was refused to *child*, as far as it shows, and what to do; empty where nothing does.
+        """Return which resource was refused to *child*, as far as the machine shows, with the remedy; empty if none.
 
-        Where it *said* so, a machine that has little left is enough. *files* are what it had mapped and wrote to.
+        If the library *said* so, a machine with little left is enough. *files* were mapped and written by it.
         """
         if child.tight_limit:
             return f"it ran under an {child.tight_limit}"
@@ -46,10 +46,10 @@ class Wants:
         )
 
     def behind(self, child: Child, kind: FailureKind, files: Iterable[str] = ()) -> str:
-        """Return what may have made the library of *child* tell a failure of *kind*; empty where nothing did.
+        """Return which shortage may have made the library of *child* report a failure of *kind*; empty if none.
 
-        That a board is lost, or the driver of another release, it has from the driver, which wants memory and files and
-        neither room on a disk nor threads: any user may take all of those.
+        A lost board or a version mismatch is reported by the driver, which needs memory and files but neither disk
+        space nor threads: any user can use up all of those.
         """
         if kind in SAID_WITHOUT_ASKING:
             return self.seen(child, said=True, files=files)
@@ -60,7 +60,7 @@ class Wants:
         return next(filter(None, (look() for look in looks)), "")
 
     def _refused(self) -> str:
-        """Return what the groups of the agent refused since the last look."""
+        """Return the refusals in the agent's cgroups since the last check."""
         now = self._around.refusals()
         grown = ((words, now[words] - count) for words, count in self._counted.items() if words in now)
         return next((words.replace("{}", str(grew)) for words, grew in grown if grew > 0), "")

@@ -1,7 +1,7 @@
-"""What the kernel tells of a reader that does not answer: whether the machine kept it from running, not the driver.
+"""Kernel data on a reader that does not answer: whether the machine, not the driver, kept it from running.
 
-A reader that was stopped, frozen, starved of the processor or swapped out says nothing about a driver. Nor does one
-whose library was replaced on disk while it was loaded: half of what it calls is then of another version.
+A reader that was stopped, frozen, starved of the processor or swapped out proves nothing about a driver. Nor does a
+reader whose library was replaced on disk while loaded: part of its calls then go to another version.
 """
 
 from __future__ import annotations
@@ -28,35 +28,35 @@ from .disk import Disk
 from .room import without_room
 
 STARVED_RATIO = from_table("reader.starved").value
-"""A reader that waited for a processor for more than this share of the time was not free to run."""
+"""A reader that waited for a processor for more than this share of the time was starved."""
 
 SWAPPED_FAULTS_PER_SECOND = from_table("reader.swapped").value
-"""Pages read back from disk, per second: a reader needs none once it is loaded."""
+"""Major page faults per second: a loaded reader needs none."""
 
 MAXIMUM_FILES = 500
 
 NO_OVERCOMMIT = "2"
 COMMITTED_RATIO = from_table("reader.want.committed").value
-"""Where the kernel promises no more memory than there is, and this share is promised, it may have refused some."""
+"""With strict overcommit, memory may have been refused once this share of the commit limit is used."""
 
 UNSCHEDULED_SECONDS = from_table("reader.unscheduled").value
-"""A reader that could run and did not for so long had no processor: one that runs is counted each second at least."""
+"""A runnable reader that did not run for so long had no processor: a running one is accounted at least each second."""
 
 AVAILABLE_RATIO = from_table("reader.want.available").value
-"""Where less than this share of the memory may be had, some may have been refused."""
+"""Below this share of available memory, some may have been refused."""
 
 SILENT = "the disk or file server of a library that it has loaded gives no answer: look at file systems"
 
 WAITING = "DSI"
-"""States of what waits in the kernel: FUSE can be interrupted at first (S), and Lustre waits idle (I, TASK_IDLE)."""
+"""States of a waiting process: FUSE waits are interruptible at first (S), Lustre waits idle (I, TASK_IDLE)."""
 
 UNNOTED = "it is not known which libraries it has loaded: their disk gave no answer in time; look at file systems"
 
 FILE_PAGES = ("active_file", "inactive_file")
-"""What the kernel takes back before it refuses memory (cgroup-v2.rst, memory.stat)."""
+"""Pages that the kernel reclaims before it refuses memory (cgroup-v2.rst, memory.stat)."""
 
 TASKS_RATIO = from_table("reader.want.used").value
-"""Where this share of the threads that may be is there, one may have been refused."""
+"""Above this share of the limit of threads, a thread may have been refused."""
 
 MAXIMUM_OTHERS = 100
 
@@ -89,9 +89,9 @@ REFUSALS = (
         "raise its limit",
     ),
 )
-"""What groups count: controller, limit, file and key, the words for it, and what to do (cgroup-v2.rst, and version 1).
+"""Counters of cgroups: controller, limit, file and key, message and remedy (cgroup-v2.rst, and version 1).
 
-A file whose name ends with ``local`` counts without the groups below; where there is none, the other does.
+A file whose name ends with ``local`` counts without the child groups; if it is missing, the other file counts.
 """
 
 _STATE, _MAJOR_FAULTS = 0, 9
@@ -99,7 +99,7 @@ _STATE, _MAJOR_FAULTS = 0, 9
 
 
 class Stamp(msgspec.Struct, frozen=True):
-    """What tells a file from one that took its place."""
+    """Identifies a file, to detect its replacement."""
 
     inode: int
     size: int
@@ -107,13 +107,12 @@ class Stamp(msgspec.Struct, frozen=True):
 
 
 class ProcessStatus(msgspec.Struct, frozen=True):
-    """A process at one moment. ``waited_seconds`` is the time that it could run and had no processor, None if untold.
+    """A process at one moment. ``waited_seconds`` is its time runnable without a processor, None if unknown.
 
-    The kernel adds to it when the process runs again: ``ran_seconds``, which stand still meanwhile, tell of the wait.
-    ``function`` is the kernel function that it waits in, empty where that may not be read, and ``callers`` are those
-    beneath it, empty without the right to read its stack (CAP_SYS_ADMIN). ``held`` tells that it has ended, and that
-    the program which traces it has not let go of it; ``dumping`` that a signal ended it, and that its memory is being
-    written to a file or a program.
+    The kernel adds to it when the process runs again: an unchanged ``ran_seconds`` shows a wait in progress.
+    ``function`` is the kernel function that it waits in, empty if not readable; ``callers`` are its callers, empty
+    without the right to read the stack (CAP_SYS_ADMIN). ``held``: it has exited, but its tracer has not released it.
+    ``dumping``: a signal ended it, and its memory is being written to a file or a program.
     """
 
     state: str
@@ -129,19 +128,19 @@ class ProcessStatus(msgspec.Struct, frozen=True):
 
     @property
     def is_held(self) -> bool:
-        """Return whether the process may not go on: somebody stopped it, or its group did."""
+        """Return whether the process may not continue: it or its group was stopped."""
         return self.frozen or self.state in "Tt" or (bool(self.full_group) and self.state != "R")
 
 
 class Other(msgspec.Struct, frozen=True):
-    """A thread of a reader, or a program that it started: the number that /proc knows it by, and its name."""
+    """A thread or child process of a reader: its number in /proc, and its name."""
 
     pid: int
     name: str
 
 
 class _Frame(StrEnum):
-    """Where in the kernel's stack a function tells of a wait."""
+    """The position in the kernel stack at which a function shows a wait."""
 
     INNERMOST = "innermost"
     ANY = "any"
@@ -155,7 +154,7 @@ class _Wait(msgspec.Struct, frozen=True):
 
 
 class Surroundings:
-    """Looks at processes through *proc*, and at their cgroups through *cgroups*."""
+    """Reads the state of processes from *proc*, and of their cgroups from *cgroups*."""
 
     def __init__(
         self,
@@ -166,9 +165,9 @@ class Surroundings:
         modules: Path = Path("/sys/module"),
         disk: Disk | None = None,
     ) -> None:
-        """Read below these folders, and of the file *preloads*; nothing is kept open.
+        """Read below these folders, and the file *preloads*; nothing is kept open.
 
-        What a reader has mapped may lie on any disk, and is asked of *disk*.
+        Files that a reader has mapped may lie on any disk: they are read through *disk*.
         """
         self.disk = disk or Disk()
         self._proc = proc
@@ -178,7 +177,7 @@ class Surroundings:
         self._modules = modules
 
     def look(self, pid: int) -> ProcessStatus | None:
-        """Return how the process *pid* is now, or None where it is gone."""
+        """Return the state of process *pid*, or None if it has exited."""
         fields = self._read(pid, "stat").rpartition(")")[2].split()
         if len(fields) <= _MAJOR_FAULTS:
             return None
@@ -199,7 +198,7 @@ class Surroundings:
         )
 
     def others(self, pid: int) -> dict[Other, ProcessStatus]:
-        """Return how the threads of *pid* are, and the programs that it started: a call may wait for one of them."""
+        """Return the states of the threads and child processes of *pid*: a call may wait for one of them."""
         found: dict[Other, ProcessStatus] = {}
         waiting = [pid]
         while waiting and len(found) < MAXIMUM_OTHERS:
@@ -212,9 +211,9 @@ class Surroundings:
         return found
 
     def libraries(self, pid: int) -> dict[str, Stamp | None] | None:
-        """Return the shared libraries that *pid* has loaded, and its program; None for one that is gone from disk.
+        """Return the loaded libraries of *pid* and its program, each with its stamp, None if it is gone from disk.
 
-        None at all where their disk does not answer.
+        The result is None if the disk does not answer.
         """
         return self.disk.ask(partial(self._libraries, pid), None)
 
@@ -230,15 +229,15 @@ class Surroundings:
         return found
 
     def stamps(self, paths: Iterable[str]) -> dict[str, Stamp | None] | None:
-        """Return what tells each of *paths* from another file in its place; None where their disk does not answer."""
+        """Return the stamp of each of *paths*; None if their disk does not answer."""
         return self.disk.ask(partial(_stamps, tuple(paths)), None)
 
     def replaced(self, known: Mapping[str, Stamp | None]) -> str | None:
-        """Return a library of *known* whose file on disk is another one now; None also where it cannot be told."""
+        """Return a library of *known* whose file on disk was replaced; None also if that cannot be determined."""
         return replaced(known, self.stamps(known) or known)
 
     def of_files(self, known: Mapping[str, Stamp | None]) -> str:
-        """Return what became of the files of the libraries *known* since they were loaded; empty where nothing did."""
+        """Return what happened to the files of the libraries *known* since they were loaded; empty if nothing did."""
         if (library := self.replaced(known)) is not None:
             return f"{library} was replaced on disk meanwhile: it is loaded anew"
         if cut := self.disk.ask(partial(cut_short, tuple(known)), ""):
@@ -246,7 +245,7 @@ class Surroundings:
         return self._silence
 
     def silence(self, known: Iterable[str]) -> str:
-        """Return that the disk of one of the libraries *known* gives no answer now; empty where each does."""
+        """Return that the disk of one of the libraries *known* does not answer now; empty if each answers."""
         self.stamps(known)
         return self._silence
 
@@ -255,10 +254,10 @@ class Surroundings:
         return SILENT if self.disk.is_silent else ""
 
     def shared(self, pid: int) -> tuple[str, ...] | None:
-        """Return the files that *pid* has mapped together with other programs: whoever cuts one short ends it (SIGBUS).
+        """Return the mapped files of *pid* that other programs share: truncating one ends the process (SIGBUS).
 
-        A device is none, nor is memory that has no name in the file system, nor what nobody writes. None where their
-        disk does not answer.
+        Excluded are devices, memory without a name in the file system, and files that nobody writes. None if their disk
+        does not answer.
         """
         return self.disk.ask(partial(self._shared, pid), None)
 
@@ -273,9 +272,9 @@ class Surroundings:
         return tuple(found)
 
     def stands_still(self, pid: int) -> bool:
-        """Return whether a thread of *pid* is in the handler of a crash, which is for one time alone.
+        """Return whether a thread of *pid* is in the crash handler, which runs once.
 
-        While it is, the signal is blocked in that thread, and no handler is set any more.
+        Meanwhile the signal is blocked in that thread, and the handler is no longer installed.
         """
         status = self._read(pid, "status")
         met = [number for number in CRASHES if not _has_signal(CAUGHT, status, number)]
@@ -283,24 +282,24 @@ class Surroundings:
         return any(_has_signal(BLOCKED, thread, number) for thread in threads for number in met)
 
     def preloaded(self) -> str:
-        """Return that the linker puts other libraries into every program of the machine; empty where it does not."""
+        """Return that the linker preloads libraries into every program of the machine; empty if it does not."""
         lines = (line.partition("#")[0].replace(":", " ").split() for line in _text(self._preloads).splitlines())
         first = next((path for line in lines for path in line), "")
         where = f"{self._preloads} puts {first} into every program"
         return f"{where}, and the crash may be its own: take it out for the agent, or look at it" if first else ""
 
     def unasked(self, backend: str, kind: FailureKind) -> str:
-        """Return why the library of *backend*, which tells a failure of *kind*, did not ask the driver; else empty.
+        """Return why the library of *backend*, which reports a failure of *kind*, never called the driver; else empty.
 
-        It may not open the device nodes that it needs, or finds no driver where the kernel has it at work.
+        It may be unable to open its device nodes, or find no driver although the kernel has it loaded.
         """
         closed = closed_nodes(backend, self._devices, self._modules)
         return closed or (driver_at_work(backend, self._modules) if kind is FailureKind.NO_DRIVER else "")
 
     def memory_shortage(self, scarce_bytes: float = math.inf) -> str:
-        """Return that hardly any memory may be had, in the machine or under a group's limit; empty where there is.
+        """Return that memory is scarce, in the machine or under a cgroup's limit; empty if it is not.
 
-        No more than *scarce_bytes* are hardly any.
+        The limit of scarcity is at most *scarce_bytes*.
         """
         rows = (line.split() for line in _text(self._proc / "meminfo").splitlines())
         found = {row[0]: _number(row[1]) for row in rows if len(row) > 1}
@@ -320,18 +319,18 @@ class Surroundings:
         return ""
 
     def descriptor_shortage(self) -> str:
-        """Return that hardly any file may be opened in the machine; empty where there is room."""
+        """Return that file descriptors are scarce in the machine; empty if they are not."""
         used, _, most = (_number(word) for word in (*_text(self._proc / "sys/fs/file-nr").split(), "", "", "")[:3])
         if used is not None and most is not None and used >= TASKS_RATIO * most:
             return f"{used} of {most} files are open: raise fs.file-max"
         return ""
 
     def space_shortage(self, files: Iterable[str] = ()) -> str:
-        """Return that a disk where libraries write, or one of *files* lies, is full; empty where each has room."""
+        """Return that a disk that libraries write to, or of one of *files*, is full; empty if none is."""
         return self.disk.ask(partial(without_room, tuple(files)), "")
 
     def refusals(self) -> dict[str, int]:
-        """Return how often the groups refused memory and threads so far, by the words that tell of it."""
+        """Return how often the cgroups refused memory and threads so far, by message."""
         found: dict[str, int] = {}
         for controller, limit, file, key, words, step in REFUSALS:
             for group in self._groups(controller, limit):
@@ -342,7 +341,7 @@ class Surroundings:
         return found
 
     def commit_shortage(self) -> str:
-        """Return that the kernel promises no more memory than there is, and has little left; empty where not."""
+        """Return that the commit limit (strict overcommit) is nearly used; empty if not."""
         if _text(self._proc / "sys/vm/overcommit_memory").strip() != NO_OVERCOMMIT:
             return ""
         rows = (line.split() for line in _text(self._proc / "meminfo").splitlines())
@@ -356,7 +355,7 @@ class Surroundings:
         )
 
     def task_shortage(self) -> str:
-        """Return that no more threads may be started, or hardly any; empty where there is room."""
+        """Return that threads are scarce, or that no more can be started; empty if not."""
         counted = _text(self._proc / "loadavg").split()
         threads = _number(counted[3].partition("/")[2]) if len(counted) > 3 else None
         limits = (_number(_text(self._proc / "sys/kernel" / name).strip()) for name in ("pid_max", "threads-max"))
@@ -374,7 +373,7 @@ class Surroundings:
         return self._users_shortage(threads)
 
     def _users_shortage(self, threads: int | None) -> str:
-        """Return that this process's user may start no more threads, of which there are *threads* of all users.
+        """Return that this process's user can start no more threads; *threads* is the number of all users' threads.
 
         Root has no such limit (getrlimit(2), RLIMIT_NPROC).
         """
@@ -390,9 +389,9 @@ class Surroundings:
         return f"it may have been refused a thread: its user has {own} of {most} (ulimit -u): raise LimitNPROC"
 
     def _full_group(self, pid: int) -> str:
-        """Return which file tells that the group of *pid* has no memory left and kills nothing; empty where it has.
+        """Return which file shows that the cgroup of *pid* is out of memory with the OOM killer off; empty if none.
 
-        The groups below such a one tell it too (cgroup-v1/memory.rst, oom_control).
+        Child groups of such a group show it too (cgroup-v1/memory.rst, oom_control).
         """
         for group in self._groups("memory", OOM_CONTROL, pid=pid)[:1]:
             if UNDER_OOM.search(_text(group / OOM_CONTROL)):
@@ -400,9 +399,9 @@ class Surroundings:
         return ""
 
     def _groups(self, controller: str, *limits: str, pid: int | str = "self") -> tuple[Path, ...]:
-        """Return the folders of the groups that limit *pid*, by default this process and its readers; inner ones first.
+        """Return the folders of the cgroups that limit *pid* (default: this process and its readers), inner ones first.
 
-        One of the files *limits* is in each. A container may be shown its own group as the top.
+        Each contains one of the files *limits*. A container may see its own group as the top.
         """
         for line in self._read(pid, "cgroup").splitlines():
             _, _, rest = line.partition(":")
@@ -422,7 +421,7 @@ class Surroundings:
         return None if ran is None else ran / 1e9, None if waited is None else waited / 1e9
 
     def _is_frozen(self, pid: int) -> bool:
-        """Return whether the freezer of cgroups (version 1 or 2) holds *pid*; its groups' parents count."""
+        """Return whether the cgroup freezer (version 1 or 2) has frozen *pid*; parent groups count."""
         for line in self._read(pid, "cgroup").splitlines():
             _, _, rest = line.partition(":")
             controllers, _, path = rest.partition(":")
@@ -434,7 +433,7 @@ class Surroundings:
         return False
 
     def _functions(self, pid: int) -> list[str]:
-        """Return the kernel functions that *pid* is in, the innermost first, and that alone without its stack."""
+        """Return the kernel functions on the stack of *pid*, innermost first; only that one if the stack is denied."""
         stack = self._read(pid, "stack").splitlines()
         if stack:
             return [frame.rpartition("] ")[2].partition("+")[0] for frame in stack]
@@ -446,7 +445,7 @@ class Surroundings:
 
 
 def disturbance(before: ProcessStatus | None, after: ProcessStatus | None, seconds: float) -> str:
-    """Return what kept a process from running between two looks *seconds* apart; empty where nothing did."""
+    """Return what kept a process from running between two observations *seconds* apart; empty if nothing did."""
     if before is None or after is None:
         return "the process is gone"
     if "T" in (before.state, after.state) or "t" in (before.state, after.state):
@@ -475,7 +474,7 @@ def disturbance(before: ProcessStatus | None, after: ProcessStatus | None, secon
 
 
 def unscheduled(before: ProcessStatus, after: ProcessStatus, seconds: float) -> str:
-    """Return that a process could run at both looks and never did between them; empty where that is not shown."""
+    """Return that a process was runnable at both observations and did not run between them; empty if not shown."""
     could = before is not after and before.state == after.state == "R" and before.ran_seconds is not None
     if could and before.ran_seconds == after.ran_seconds and seconds >= UNSCHEDULED_SECONDS:
         return f"host overloaded: it had no processor for {seconds:.1f} s; look for real-time tasks and at its load"
@@ -483,7 +482,7 @@ def unscheduled(before: ProcessStatus, after: ProcessStatus, seconds: float) -> 
 
 
 def disturbed(before: Mapping[Other, ProcessStatus], after: Mapping[Other, ProcessStatus], seconds: float) -> str:
-    """Return which of the threads and programs of a process was kept from running between two looks, and by what."""
+    """Return which thread or child process was kept from running between two observations, and the cause."""
     for other, look in after.items():
         if cause := disturbance(before.get(other, look), look, seconds):
             return f"{other.name} (process {other.pid}), which it may wait for: {cause}"
@@ -491,7 +490,7 @@ def disturbed(before: Mapping[Other, ProcessStatus], after: Mapping[Other, Proce
 
 
 def replaced(known: Mapping[str, Stamp | None], present: Mapping[str, Stamp | None]) -> str | None:
-    """Return the first library of *known* whose file on disk is another one at *present*, or None."""
+    """Return the first library of *known* whose file on disk was replaced at *present*, or None."""
     return next((path for path, seen in known.items() if seen is None or present[path] != seen), None)
 
 
@@ -500,7 +499,7 @@ def _stamps(paths: Iterable[str]) -> dict[str, Stamp | None]:
 
 
 def _is_shared(path: str, *, written: bool) -> bool:
-    """Return whether *path* is a file, and no device, that the process or another user's may write."""
+    """Return whether *path* is a regular file that the process or another user may write."""
     try:
         status = os.stat(path.removesuffix(" (deleted)"))  # noqa: PTH116
     except OSError:
@@ -509,7 +508,7 @@ def _is_shared(path: str, *, written: bool) -> bool:
 
 
 def stamp(path: str) -> Stamp | None:
-    """Return what tells the file *path* from another in its place; None where there is none."""
+    """Return the stamp that identifies the file *path*; None if there is none."""
     try:
         status = os.stat(path)  # noqa: PTH116 (a few hundred per minute)
     except OSError:
@@ -518,9 +517,9 @@ def stamp(path: str) -> Stamp | None:
 
 
 def _cached(group: Path) -> int:
-    """Return how many bytes of a *group* are pages of files: they fill any limit in time, and are given back at once.
+    """Return how many bytes of a *group* are page cache: it fills any limit in time, and is reclaimed at once.
 
-    Version 2 of cgroups counts groups below it in each number, version 1 in those that begin with ``total_``.
+    Version 2 of cgroups includes child groups in each number, version 1 in those that begin with ``total_``.
     """
     rows = (line.split() for line in _text(group / "memory.stat").splitlines())
     found = {row[0]: _number(row[1]) or 0 for row in rows if len(row) > 1}
@@ -528,9 +527,9 @@ def _cached(group: Path) -> int:
 
 
 def _wait_of(look: ProcessStatus) -> str:
-    """Return the function that a process waits in and what that means; empty where it may be the driver's.
+    """Return the function that a process waits in and its meaning; empty if the driver may be the cause.
 
-    A driver calls no file system: where one is in the stack, what waits is a page, a file or the name of one.
+    A driver calls no file system: if one is on the stack, the process waits for a page, a file or a file name.
     """
     for depth, name in enumerate((look.function, *look.callers)):
         bare = name.lstrip("_")  # versions of Linux differ in them
@@ -546,23 +545,23 @@ def _waits() -> tuple[_Wait, ...]:
 
 
 def _has_signal(mask: re.Pattern[str], status: str, number: int) -> bool:
-    """Return whether the *mask* of signals in a process's *status* has the bit of *number*."""
+    """Return whether the signal *mask* in a process's *status* has the bit of *number*."""
     found = mask.search(status)
     return found is not None and bool(int(found.group(1), 16) >> (number - 1) & 1)
 
 
 def _hardly(total_bytes: int, scarce_bytes: float) -> float:
-    """Return how much of *total_bytes* is hardly any memory, and no more than *scarce_bytes*."""
+    """Return the limit of scarcity in bytes: a share of *total_bytes*, at most *scarce_bytes*."""
     return min(AVAILABLE_RATIO * total_bytes, scarce_bytes)
 
 
 def _user(status: str) -> str:
-    """Return the number of the user whose process has this *status*; empty where it is not told."""
+    """Return the user ID of the process with this *status*; empty if it is missing."""
     return next(iter(USER.findall(status)), "")
 
 
 def _names(folder: Path) -> list[str]:
-    """Return the numbers below *folder*; none where it is gone."""
+    """Return the numeric names below *folder*; none if it is gone."""
     try:
         return [name for name in os.listdir(folder) if name.isdigit()]  # noqa: PTH208 (names are what is wanted)
     except OSError:
