@@ -1,7 +1,7 @@
-"""What a backend is: one file that reads one vendor's devices, run inside a reader child.
+"""The interface of a backend: one file that reads one vendor's devices inside a reader child.
 
-A backend may hang or crash the process: nobody but the child imports it. It returns readings and raises
-BackendError for a whole device or library; it never judges and never returns a made-up value.
+A backend may hang or crash its process, so only the child imports it. It returns readings and raises BackendError for a
+whole device or library; it never judges and never returns an invented value.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ Loaded = TypeVar("Loaded")
 
 
 class BackendError(NodevetError):
-    """A device or its library could not be read; ``failure`` says how."""
+    """A device or its library could not be read; ``failure`` holds kind and detail."""
 
     def __init__(self, kind: FailureKind, detail: str, *, of_driver: bool = False) -> None:
-        """Keep *kind* and *detail* as the failure to report, and whether it is evidence, a word *of_driver*."""
+        """Store *kind* and *detail* as the failure; *of_driver* says that it is evidence against the driver."""
         super().__init__(detail)
         self.failure = Failure(kind, detail, of_driver)
 
 
 def imported(what: str, load: Callable[[], Loaded], *, let: tuple[type[Exception], ...] = ()) -> Loaded:
-    """Return what *load* imports; *let* passes. Raises BackendError where files of *what* are damaged or unreadable.
+    """Return the result of the import *load*. Raises BackendError for damaged or unreadable files of *what*.
 
-    That is no fault of a driver, nor a bug of nodevet.
+    Exceptions in *let* pass. Such a failure is neither a fault of a driver nor a bug of nodevet.
     """
     done = attempt(load, let=(BackendError, *let))
     if isinstance(done, Bug):
@@ -39,16 +39,16 @@ def imported(what: str, load: Callable[[], Loaded], *, let: tuple[type[Exception
 
 
 class Context(Protocol):
-    """What the child lends to its backend."""
+    """The services of the child for its backend."""
 
     root: str
-    """Stands before every path: ``/`` on a real machine, a captured tree in tests."""
+    """Prefix of every path: ``/`` on a real machine, a captured tree in tests."""
     options: dict[str, object]
     progress: Progress
-    """Write here what is about to be called, before each call that may hang."""
+    """Write the next call here before each call that may hang."""
 
     def now(self) -> Instant:
-        """Return the present moment."""
+        """Return the present time."""
         ...
 
     def note(self, level: str, event: str, **fields: str) -> None:
@@ -57,7 +57,7 @@ class Context(Protocol):
 
 
 def names_in(context: Context, option: str) -> frozenset[str]:
-    """Return the names that the *option* of *context* lists; none where it lists none."""
+    """Return the names in the *option* of *context*; empty if the option is missing."""
     told = context.options.get(option)
     return frozenset(map(str, told)) if isinstance(told, (list, tuple)) else frozenset()
 
@@ -69,28 +69,28 @@ class Backend(Protocol):
     versions: dict[str, str]
 
     def devices(self) -> tuple[Device, ...]:
-        """Enumerate again and return every device that answers; raise BackendError when none can be listed.
+        """Enumerate again and return every device that answers. Raises BackendError when none can be listed.
 
-        A device that the library counts but that does not answer is returned with what is remembered of it,
-        and its ``read`` raises BackendError(LOST).
+        A device that the library counts but that does not answer is returned with its remembered identity, and its
+        ``read`` raises BackendError(LOST).
         """
         ...
 
     def read(self, group: str, device: Device) -> Iterable[Reading]:
-        """Return the readings of *group*; raise BackendError when the whole device cannot be read."""
+        """Return the readings of *group*. Raises BackendError when the whole device cannot be read."""
         ...
 
     def events(self) -> Iterator[Event]:
-        """Return what happened since the last call, without waiting; nothing where that is unsupported."""
+        """Return the events since the last call, without waiting; nothing if unsupported."""
         ...
 
     def close(self) -> None:
-        """Let go of every handle."""
+        """Release every handle."""
         ...
 
 
 class BackendFactory(Protocol):
-    """The function ``open_backend`` that each backend module has; raises BackendError when it cannot load."""
+    """The function ``open_backend`` of each backend module. Raises BackendError when it cannot load."""
 
     def __call__(self, context: Context) -> Backend:
         """Load the vendor's library and return the backend."""

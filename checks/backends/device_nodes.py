@@ -1,10 +1,10 @@
-"""Whether this program may open what a driver's library opens: where it may not, the library cannot ask the driver.
+"""Checks whether this process may open a driver's device nodes: if not, its library cannot call the driver.
 
-Libraries tell that in the words of a dead driver: NVML as an unknown error, AMD SMI as a failed initialization. The
-group of devices of a unit that started before the driver was loaded refuses, that of a container after a
-daemon-reload, a mode, a profile, or nobody made the node: a container was given none, a unit has a /dev of its own. The
-agent opens none of them, because that takes time and may hang. Nor does a library ask that finds no driver while the
-kernel has it at work: it is a stub, or looks elsewhere.
+Libraries report this as if the driver were dead: NVML as an unknown error, AMD SMI as a failed initialization. Causes
+are the device cgroup of a unit that started before the driver was loaded, that of a container after a daemon-reload,
+file permissions, a security profile, or a missing node (a container without GPUs, a unit with its own /dev). The agent
+itself opens no node, because that takes time and may hang. A library that finds no driver although the kernel has
+loaded it has not called the driver either: it is a stub, or searches elsewhere.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from nodevet.checks.reference.tables import load_table
 from nodevet.checks.reference.vendors import vendor_of
 
 SAID_WITHOUT_ASKING = frozenset({FailureKind.ERROR, FailureKind.NO_DRIVER, FailureKind.NO_DEVICES})
-"""What a library also says that could not ask its driver; that a board is lost it has from the driver alone."""
+"""Failures that a library also reports if it could not call its driver; a lost board only the driver reports."""
 
 STEP = (
     "the driver was not asked. Look at its mode; at DeviceAllow= of the unit, which counts for drivers that are loaded "
@@ -44,9 +44,9 @@ STUB_STEP = (
 
 
 class NodeRow(msgspec.Struct, frozen=True):
-    """Device nodes of which the library of a backend needs one; with its kernel ``module`` they are there at all.
+    """Device nodes of which the library of a backend needs one; they exist only if the kernel ``module`` is loaded.
 
-    ``boards``, below the module's folder in sysfs, are those whose nodes they are; empty for the driver's own node.
+    ``boards``, below the module's folder in sysfs, are the boards of these nodes; empty for the driver's own node.
     """
 
     backend: str
@@ -57,7 +57,7 @@ class NodeRow(msgspec.Struct, frozen=True):
 
 
 def closed_nodes(backend: str, devices: Path, modules: Path) -> str:
-    """Return which nodes below *devices* the library of *backend* needs and this program may not open; else empty."""
+    """Return the nodes below *devices* that the library of *backend* needs and this process may not open."""
     for row in _rows():
         if row.backend != backend:
             continue
@@ -73,10 +73,10 @@ def closed_nodes(backend: str, devices: Path, modules: Path) -> str:
 
 
 def refused_nodes(backend: str, devices: Path) -> str:
-    """Return that open(2) refuses this program what the library of *backend* opens first; empty where it does not.
+    """Return that open(2) denies this process the first node that the library of *backend* opens; empty if it does not.
 
-    A profile (AppArmor, Landlock) and a file system without devices (nodev) refuse what access(2) allows. Only a child
-    asks so, behind its library, which has just opened the same: a board that nobody opened yet may take long.
+    A security profile (AppArmor, Landlock) or a file system without devices (nodev) can deny what access(2) allows.
+    Only the reader child calls this, after its library opened the same node: the first open of a board may take long.
     """
     for row in _rows():
         if row.backend == backend:
@@ -96,7 +96,7 @@ def _is_refused(path: Path) -> bool:
 
 
 def driver_at_work(backend: str, modules: Path) -> str:
-    """Return that the kernel has the driver of *backend* at work, whose library finds none; empty where it has not."""
+    """Return that the kernel has loaded the driver of *backend*, which its library did not find; empty if not."""
     module = vendor_of(backend).kernel_module
     if module is None or not _is_at_work(modules / module):
         return ""
@@ -104,7 +104,7 @@ def driver_at_work(backend: str, modules: Path) -> str:
 
 
 def _is_at_work(module: Path) -> bool:
-    """Return whether *module* is loaded or built in: the former tells while it comes and goes, the latter never."""
+    """Return whether *module* is live or built in: only a loadable module has a state file."""
     try:
         return (module / "initstate").read_text(encoding="ascii").strip() == "live"
     except FileNotFoundError:
@@ -114,7 +114,7 @@ def _is_at_work(module: Path) -> bool:
 
 
 def _found(devices: Path, nodes: str) -> list[Path]:
-    """Return what is there of *nodes*; nothing where the agent has no descriptor left to look."""
+    """Return the existing *nodes*; empty if the agent has no file descriptor left."""
     try:
         return sorted(devices.glob(nodes))
     except OSError:

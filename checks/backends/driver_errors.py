@@ -1,8 +1,8 @@
-"""Which error codes of a vendor's library are evidence against its driver or a device, and of what. Pure.
+"""The error codes of a vendor's library that are evidence against its driver or a device. Pure.
 
-What counts is listed in reference/driver_errors.csv. A code that is not listed proves nothing: a library also fails
-where the machine refuses it memory, where another user holds a device, or where this program asks for nonsense, and
-a later release has codes that nobody here knows.
+They are listed in reference/driver_errors.csv. An unlisted code proves nothing: a library also fails if the machine
+refuses it memory, another user holds a device or this program passes invalid arguments, and later releases have unknown
+codes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .base import BackendError
 
 
 class Asked(StrEnum):
-    """In which calls a code is evidence: in any, only in those about one device, or only in that which opens it."""
+    """Calls in which a code is evidence: any call, calls for one device, or only the call that opens a device."""
 
     ANY = "any"
     DEVICE = "device"
@@ -32,7 +32,7 @@ COUNTING = {
     Asked.DEVICE: (Asked.ANY, Asked.DEVICE),
     Asked.OPEN: (Asked.ANY, Asked.DEVICE, Asked.OPEN),
 }
-"""Which rows count in a call: each that counts in a wider one does."""
+"""The rows that count in a call: those of a wider set of calls count in a narrower one too."""
 
 
 class ErrorRow(msgspec.Struct, frozen=True):
@@ -62,27 +62,27 @@ class CodeName(msgspec.Struct, frozen=True):
 
 @lru_cache(maxsize=4)
 def code_names(library: str) -> Mapping[int, str]:
-    """Return in words what the codes of *library* say."""
+    """Return the meaning of each code of *library*."""
     return {row.code: row.name for row in load_table("code_names.csv", CodeName) if row.library == library}
 
 
 def evidence(library: str, code: int, asked: Asked) -> ErrorRow | None:
-    """Return what *code* of *library* is evidence for, in a call that *asked* so; None: for nothing."""
+    """Return the evidence of *code* of *library* in a call of kind *asked*; None if it is no evidence."""
     row = _rows(library).get(code)
     return row if row is not None and row.asked in COUNTING[asked] else None
 
 
 def of_kind(library: str, *kinds: FailureKind, asked: Asked | None = None) -> frozenset[int]:
-    """Return the codes of *library* that are evidence for one of *kinds*, of calls *asked* so if that is given."""
+    """Return the codes of *library* that are evidence for one of *kinds*, only those of calls *asked* if given."""
     return frozenset(
         code for code, row in _rows(library).items() if row.kind in kinds and (asked is None or row.asked is asked)
     )
 
 
 def failed(library: str, code: int, text: str, *, asked: Asked, denied: frozenset[int]) -> BackendError:
-    """Return the failure of a call that ended with *code*, told as *text*; *denied* are codes of a lacking permission.
+    """Return the failure of a call that returned *code* with message *text*; *denied* are codes of missing permissions.
 
-    Of a code that is not listed nobody knows what it means: it is an error that blames nobody.
+    An unlisted code has an unknown meaning: it is an error that blames nobody.
     """
     row = evidence(library, code, asked)
     if row is not None:

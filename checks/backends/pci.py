@@ -1,4 +1,4 @@
-"""Accelerators as the PCI bus shows them: whether there is hardware does not depend on its driver."""
+"""Accelerators on the PCI bus: the bus lists hardware also without its driver."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class PciAccelerator(msgspec.Struct, frozen=True):
 
 
 def pci_accelerators(tree: Tree, backend: str = "host") -> tuple[Device, ...]:
-    """Return the accelerators on the PCI bus, with the driver bound to each, in order of address.
+    """Return the accelerators on the PCI bus with the driver bound to each, in order of address.
 
-    Virtual functions are left out: they are parts of a device that is listed already. A device that vanishes while it
-    is looked at is no longer there.
+    Virtual functions are omitted: they are parts of a listed device. A device that disappears during the enumeration is
+    omitted too.
     """
     known = {(row.vendor_id, row.class_id): row.vendor for row in load_table("pci_accelerators.csv", PciAccelerator)}
     devices = (_device(tree, address, known, backend) for address in tree.names(_DEVICES))
@@ -40,7 +40,7 @@ def pci_accelerators(tree: Tree, backend: str = "host") -> tuple[Device, ...]:
 
 
 def error_readings(tree: Tree, device: Device) -> list[Reading]:
-    """Return the errors that the kernel counted on the PCIe link of *device*; unsupported where it counts none."""
+    """Return the kernel's error counts of the PCIe link of *device*; unsupported if the kernel counts none."""
     return [_error_reading(tree, device, quantity, *place) for quantity, place in _ERRORS.items()]
 
 

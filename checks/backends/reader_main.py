@@ -1,9 +1,9 @@
-"""The reader child: loads one backend and reads its devices when the agent asks.
+"""The reader child: loads one backend and reads its devices on request of the agent.
 
-Started as ``python -I -m nodevet.checks.backends.reader_main --descriptor N --progress M``. One thread does it all,
-so the line of progress always names the one call that may hang; between rounds it asks the backend for events about
-once a second. A driver that hangs or crashes takes down this process and nothing else: what is no documented error of
-the backend is left to end it, and the agent reports the last call and the last line of standard error.
+Started as ``python -I -m nodevet.checks.backends.reader_main --descriptor N --progress M``. It has a single thread, so
+the progress line always names the one call that may hang; between rounds it asks the backend for events about once a
+second. A driver that hangs or crashes affects only this process: an undocumented error of the backend ends it, and the
+agent reports the last call and the last line of standard error.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ from .standstill import end_at_crashes, stand_still_at_crashes
 
 
 class BackendModule(msgspec.Struct, frozen=True):
-    """A backend that exists: the module whose ``open_backend`` loads it, and how often it is asked for events.
+    """An existing backend: the module whose ``open_backend`` loads it, and its polling interval for events.
 
-    One must reach the state file within a second. What a ``simulated`` one reads is marked so.
+    An event must reach the state file within a second. Readings of a ``simulated`` backend are marked as simulated.
     """
 
     module: str
@@ -60,10 +60,10 @@ class BackendModule(msgspec.Struct, frozen=True):
 
 
 SIMULATED = BackendModule("nodevet.checks.simulation.backend", None, simulated=True)
-"""The backend of a node that does not exist."""
+"""The backend of a simulated node."""
 
 COMMAND = BackendModule("nodevet.checks.backends.command.backend", None)
-"""The backend of every ``command.NAME``: which command it runs stands in its options."""
+"""The backend of every ``command.NAME``; its options contain the command."""
 
 WAITING = "waiting for the agent"
 
@@ -71,12 +71,12 @@ CHUNK_BYTES = 1 << 20
 
 
 class ChildContext:
-    """What the child lends to its backend."""
+    """The services of the child for its backend."""
 
     def __init__(self, end: ChildEnd, start: Start) -> None:
-        """Take the root and the options of *start*; the devices not to be touched are the option ``skip``.
+        """Take the root and the options of *start*; the option ``skip`` lists devices that must not be accessed.
 
-        Functions not to be called are the option ``leave_out``.
+        The option ``leave_out`` lists functions that must not be called.
         """
         self.root = start.root
         self.options: dict[str, object] = {**start.options, "skip": start.skip, "leave_out": start.leave_out}
@@ -85,7 +85,7 @@ class ChildContext:
         self._clock = SystemClock(start.root)
 
     def now(self) -> Instant:
-        """Return the present moment."""
+        """Return the present time."""
         return self._clock.instant()
 
     def note(self, level: str, event: str, **fields: str) -> None:
@@ -94,24 +94,24 @@ class ChildContext:
 
 
 class ReaderServer:
-    """Serves the rounds of one loaded backend until it is told to stop."""
+    """Serves the rounds of one loaded backend until the agent stops it."""
 
     def __init__(self, end: ChildEnd, context: ChildContext, backend: Backend, start: Start) -> None:
-        """Keep what is needed for rounds; nothing is read yet."""
+        """Store the state for rounds; nothing is read yet."""
         self._channel = end.channel
         self._progress = end.progress
         self._context = context
         self._backend = backend
         self._start = start
         self._devices: tuple[Device, ...] = ()
-        self._own: dict[str, Device] = {}  # what the backend calls each device, by the id that the agent knows
+        self._own: dict[str, Device] = {}  # the backend's id of each device, by the id that the agent uses
         self._queue: deque[Message] = deque()
         self._told: dict[str, str] = {}
         self._poll = select.poll()
         self._poll.register(end.channel.fileno(), select.POLLIN)
 
     def serve(self) -> None:
-        """Answer with Ready, then read when asked. Returns on Stop; raises BackendError when the library is lost."""
+        """Answer with Ready, then read on request. Returns on Stop. Raises BackendError when the library is lost."""
         self._progress.write("list the devices")
         self._devices = self._listed()
         end_at_crashes()
@@ -126,7 +126,7 @@ class ReaderServer:
             self._read_round(message)
 
     def _next_message(self) -> Message:
-        """Wait for the agent, looking for events meanwhile."""
+        """Wait for the agent, polling for events meanwhile."""
         self._progress.write(WAITING)
         while not self._receive(backend_module(self._start.backend).event_poll_seconds):
             self._send_events()
@@ -134,7 +134,7 @@ class ReaderServer:
         return self._queue.popleft()
 
     def _receive(self, timeout_seconds: float | None) -> bool:
-        """Queue what arrives within *timeout_seconds* (None: for ever); return whether anything is queued."""
+        """Queue the messages that arrive within *timeout_seconds* (None: no limit); return whether any is queued."""
         timeout = None if timeout_seconds is None else timeout_seconds * 1000
         if not self._queue and (self._channel.pending() or self._poll.poll(timeout)):
             self._queue.append(self._channel.receive())
@@ -152,7 +152,7 @@ class ReaderServer:
         self._channel.send(RoundDone(request.group, request.round, changed))
 
     def _in_order(self) -> list[Device]:
-        """Return the devices to read: none that is quarantined, and suspects after all others."""
+        """Return the devices to read: quarantined ones are omitted, suspects come last."""
         wanted = [device for device in self._devices if device.id not in self._start.skip]
         return sorted(wanted, key=lambda device: device.id in self._start.last)
 
@@ -181,7 +181,7 @@ class ReaderServer:
         )
 
     def _enumerate_again(self) -> tuple[Device, ...] | None:
-        """Return the devices where they differ from before, else None."""
+        """Return the devices if they changed since the last enumeration, else None."""
         self._progress.write("list the devices")
         done = attempt(self._listed, let=(BackendError, Closed))
         devices = self._devices if isinstance(done, Bug) else done
@@ -195,7 +195,7 @@ class ReaderServer:
         return sound_readings(self._backend.read(group, self._own[device.id]))
 
     def _listed(self) -> tuple[Device, ...]:
-        """Return the devices of the backend; what one tells of itself that is nonsense is left out and told."""
+        """Return the devices of the backend; an invalid value in a device's identity is omitted and reported."""
         listed = self._backend.devices()
         sound = [sound_device(device) for device in listed]
         complaints = "; ".join(complaint for _, found in sound for complaint in found)
@@ -205,7 +205,7 @@ class ReaderServer:
         return devices
 
     def _send_events(self) -> None:
-        """Send what happened; an event that cannot be had or sent costs itself."""
+        """Send the new events; an event that cannot be read or sent is lost alone."""
         events = attempt(lambda: tuple(self._backend.events()), let=(BackendError, Closed))
         sent = attempt(partial(self._send_each, events), let=(Closed,)) if not isinstance(events, Bug) else events
         self._tell_once("events cannot be read", str(sent) if isinstance(sent, Bug) else "")
@@ -217,7 +217,7 @@ class ReaderServer:
             self._channel.send(EventMessage(msgspec.structs.replace(event, text=sound_text(event.text), device=device)))
 
     def _tell_once(self, event: str, detail: str) -> None:
-        """Send a line to the agent's log where *detail* is news."""
+        """Send a line to the agent's log if *detail* is new."""
         if detail and self._told.get(event) != detail:
             self._context.note("warning", event, detail=detail)
         self._told[event] = detail
@@ -226,7 +226,7 @@ class ReaderServer:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the child with *arguments* (those of the process by default); return its exit status."""
     end = become_child(sys.argv[1:] if arguments is None else arguments)
-    with contextlib.suppress(Closed):  # without an agent there is nobody to tell and nothing left to do
+    with contextlib.suppress(Closed):  # without an agent nobody reads a report, and no work is left
         _run(end)
     return 0
 
@@ -246,29 +246,29 @@ def _run(end: ChildEnd) -> None:
 
 
 def own_error(doing: str, bug: Bug) -> Failure:
-    """Return the failure that a bug of ours is: no word of the driver's. What was refused to us is no bug."""
+    """Return the failure for a bug of nodevet: it is no evidence against the driver. A refused resource is no bug."""
     if want := for_want(bug.error):
         return Failure(FailureKind.READER, f"{doing}: {bug.error}, {want}")
     return Failure(FailureKind.READER, f"nodevet's own error {doing}: {bug}: please report this")
 
 
 def wanting(failure: Failure) -> Failure:
-    """Return *failure* as one of the machine where what was refused to us made the backend give up."""
+    """Return *failure* as one of the machine, if a refused resource made the backend give up."""
     want = "" if failure.of_driver else for_want(failure.detail)
     return Failure(FailureKind.READER, f"{failure.detail}, {want}") if want else failure
 
 
 def unasked(backend: str, failure: Failure, devices: Path = Path("/dev")) -> Failure:
-    """Return *failure* of the library of *backend*, no word of its driver where the kernel let nobody ask it."""
+    """Return *failure* of the library of *backend*, without blame of its driver if the library could not call it."""
     may_be = failure.of_driver and failure.kind in SAID_WITHOUT_ASKING
     why = refused_nodes(backend, devices) if may_be else ""
     return Failure(FailureKind.ERROR, f"{failure.detail}; {why}") if why else failure
 
 
 def prove_readable(files: Iterable[str], progress: Progress) -> None:
-    """Read each of *files* to its end; raise BackendError, which blames no driver, where one cannot be read.
+    """Read each of *files* to its end. Raises BackendError, which blames no driver, for an unreadable file.
 
-    A page of a library that its disk refuses ends the process that calls it with SIGBUS, as a driver's own fault does.
+    A disk error on a page of a library ends the calling process with SIGBUS, as a fault of the driver itself does.
     """
     for path in files:
         progress.write(f"read {path} through")
@@ -307,12 +307,12 @@ def _factory(start: Start) -> BackendFactory:
 
 
 def backend_module(backend: str) -> BackendModule:
-    """Return where *backend* is implemented; raise BackendError where no such backend exists."""
+    """Return the module of *backend*. Raises BackendError if no such backend exists."""
     if backend.startswith("command."):
         return COMMAND
     if backend == "simulated":
         return SIMULATED
-    if backend not in backend_names():  # nothing else is ever imported by name
+    if backend not in backend_names():  # no other module is imported by name
         raise BackendError(FailureKind.READER, f"no backend {backend!r}: there are {', '.join(backend_names())}")
     return BackendModule(f"nodevet.checks.backends.{backend}.backend", vendor_of(backend).event_poll_seconds)
 

@@ -1,7 +1,7 @@
-"""What a backend gives, made fit for the agent: one value that is none costs itself, and the rest goes on.
+"""Validates the output of a backend for the agent: an invalid value costs only itself.
 
-A driver may print anything: bytes that are no text, a size below zero, a number of a kind that nobody expected. What
-cannot be passed on is replaced by its absence and named; nothing is guessed.
+A driver may return anything: bytes that are no text, a negative size, a number of an unexpected type. An invalid value
+is removed and named; nothing is guessed.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ REQUIRED_TEXTS = ("id", "vendor", "model", "backend")
 POSITIVE = ("memory_bytes", "compute_units", "maximum_clock_hertz")
 NOT_NEGATIVE = ("minor", "numa_node")
 LARGEST = 2**60
-"""No size, clock or number of a device comes near it."""
+"""No size, clock or number of a device comes near this value."""
 
 BLANK = Device(id="blank", kind=DeviceKind.CPU, vendor="blank", model="blank", backend="blank")
-"""Holds one field at a time while it is tried."""
+"""Holds one field at a time during validation."""
 
 UNNAMED = "unknown"
 LONGEST_TEXT = 500
 
 
 def sound_text(value: object) -> str:
-    """Return *value* as text that every surface can show: one line, no control characters, no broken bytes."""
+    """Return *value* as text that every output can show: one line, no control characters, no invalid bytes."""
     text = value if isinstance(value, str) else repr(value)
     plain = text.encode("utf-8", "surrogateescape" if _is_escaped(text) else "replace").decode("utf-8", "replace")
     return one_line(plain)[:LONGEST_TEXT]
 
 
 def sound_readings(readings: Iterable[Reading]) -> tuple[Reading, ...]:
-    """Return *readings* with status ``error`` where a value lies outside its range, or is none that can be judged."""
+    """Return *readings*, those with a value out of range or of an unusable type with status ``error``."""
     return tuple(map(_sound_reading, readings))
 
 
 def sound_sample(sample: Sample) -> Sample:
-    """Return *sample* as it can be sent; a reading that cannot be has status ``error`` instead."""
+    """Return *sample* in a form that can be sent; an invalid reading has status ``error`` instead."""
     if not isinstance(attempt(partial(_passed, sample, Sample)), Bug):
         return sample
     readings = tuple(_passable(reading) for reading in sample.readings)
@@ -53,7 +53,7 @@ def sound_sample(sample: Sample) -> Sample:
 
 
 def sound_device(device: Device) -> tuple[Device, tuple[str, ...]]:
-    """Return *device* as it can be sent and judged, and what was wrong with it, in words."""
+    """Return *device* with valid fields only, and a description of each invalid one."""
     wrong = [field for field in device.__struct_fields__ if _is_wrong(field, getattr(device, field))]
     if not wrong:
         return device, ()
@@ -71,7 +71,7 @@ def sound_device(device: Device) -> tuple[Device, tuple[str, ...]]:
 
 
 def told_apart(devices: Sequence[Device]) -> tuple[Device, ...]:
-    """Return *devices* with an id each: where nonsense left two with one, the later ones go by address or number."""
+    """Return *devices* with unique ids: of two that invalid text gave one id, the later uses its address or number."""
     known: dict[str, Device] = {}
     for number, device in enumerate(devices):
         names = (device.id, device.pci, f"{device.id} {number}")
@@ -96,7 +96,7 @@ def _passable(reading: Reading) -> Reading:
 
 
 def _passable_part(part: Part) -> Part:
-    """Return *part* with lone surrogates in its name as their numbers: two parts that differ still do."""
+    """Return *part* with lone surrogates in its name replaced by their numbers: different parts stay different."""
     return Part(part.kind, part.name.encode("utf-8", "backslashreplace").decode(), part.index)
 
 
@@ -106,7 +106,7 @@ def _unreadable(reading: Reading, bug: Bug) -> Reading:
 
 
 def _is_wrong(field: str, value: Any) -> bool:
-    """Return whether *value* as that of *field* cannot be sent, or is what no device has."""
+    """Return whether *value* cannot be sent as *field*, or is impossible for a device."""
     alone = msgspec.structs.replace(BLANK, **{field: value})
     if isinstance(attempt(partial(_passed, alone, Device)), Bug):
         return True
@@ -119,7 +119,7 @@ def _is_wrong(field: str, value: Any) -> bool:
 
 
 def _passed(value: Any, kind: type[Any]) -> Any:
-    """Return *value* as it arrives at the other end; raise whatever keeps it from that."""
+    """Return *value* as the other end decodes it. Raises any exception of encoding or decoding."""
     return msgspec.msgpack.decode(msgspec.msgpack.encode(value), type=kind)
 
 

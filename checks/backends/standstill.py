@@ -1,9 +1,9 @@
-"""A process that stands still for seconds where a signal of its own is about to end it, before it ends of that.
+"""Makes a crashing process sleep for seconds before a signal of its own ends it.
 
-It may have met an address that cannot be served, or nonsense in a file that every user may write. The files that it
-had mapped there tell whose doing it is, and nobody can look at those of a process that ended. The thread sleeps in the
-signal's handler; then the kernel restores the default, the same is met again (abort(3) sends its signal twice), and
-the process ends as it would have. A signal wakes it early.
+The process may have accessed an unmapped address, or invalid data in a file that every user may write. Its mapped files
+show the cause, but those of an exited process cannot be examined. The thread sleeps in the signal's handler; then the
+kernel restores the default action, the same fault recurs (abort(3) sends its signal twice), and the process ends as it
+would have. A signal ends the sleep early.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class _Action(ctypes.Structure):
 
 
 def stand_still_at_crashes() -> None:
-    """Have crashes call sleep(3), whose argument is then a number of 4 to 11: it may be called in a handler (POSIX)."""
+    """Make crashes call sleep(3), with the signal number 4 to 11 as seconds: a handler may call it (POSIX)."""
     libc = ctypes.CDLL(None)
     for number, function, flags in ((WAKE, libc.getpid, 0), *((crash, libc.sleep, SA_RESETHAND) for crash in CRASHES)):
         action = _Action(handler=ctypes.cast(function, ctypes.c_void_p), flags=flags)
@@ -36,9 +36,9 @@ def stand_still_at_crashes() -> None:
 
 
 def end_at_crashes() -> None:
-    """Have crashes end the process at once again: a call that stands still here looks as if it hung."""
+    """Make crashes end the process at once again: a call that sleeps here would look like a hang."""
     libc, now, default = ctypes.CDLL(None), _Action(), _Action(handler=signal.SIG_DFL.value)
     for number in CRASHES:
         libc.sigaction(ctypes.c_int(number), None, ctypes.byref(now))
-        if now.handler == ctypes.cast(libc.sleep, ctypes.c_void_p).value:  # else it is the library's own by now
+        if now.handler == ctypes.cast(libc.sleep, ctypes.c_void_p).value:  # otherwise it is the library's own by now
             libc.sigaction(ctypes.c_int(number), ctypes.byref(default), None)

@@ -1,8 +1,8 @@
-"""Writes how a vendor's devices are connected, as JSON: the short-lived child of ``nodevet topo``.
+"""Writes the connections of a vendor's devices as JSON: the short-lived child of ``nodevet topo``.
 
 Started as ``python -I -m nodevet.checks.backends.topology NAME [ROOT]``, because a driver that hangs or crashes must
-not take the command with it. Standard output carries the Topology and nothing else; where it cannot be had the last
-line of standard error says why, and the status tells a vendor that is not here from one that cannot be read.
+not take the command with it. Standard output carries only the Topology. After a failure, the last line of standard
+error has the reason, and the exit status distinguishes an absent vendor from an unreadable one.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from nodevet.checks.topology.matrix import Topology
 from .base import Backend, BackendError
 
 NOT_READ, ABSENT, WRONG_USAGE = 3, 4, 64
-"""How the child ends: the devices cannot be read, there are none of this vendor, it was asked wrongly."""
+"""Exit statuses: the devices cannot be read, the vendor has none here, the arguments are wrong."""
 NOT_HERE = frozenset({FailureKind.NO_DEVICES, FailureKind.NO_DRIVER, FailureKind.NO_LIBRARY})
 STANDARD_OUTPUT, STANDARD_ERROR = 1, 2
 
 
 class ConnectedBackend(Backend, Protocol):
-    """A backend that knows how its devices are connected."""
+    """A backend that can report the connections of its devices."""
 
     def topology(self) -> Topology:
-        """Return the connections; raise BackendError when a device is lost meanwhile."""
+        """Return the connections. Raises BackendError when a device is lost meanwhile."""
         ...
 
 
 class _Context:
-    """What the backend is lent here: no agent listens, so its notes go to standard error."""
+    """The services of this child for the backend: no agent listens, so its notes go to standard error."""
 
     def __init__(self, root: str) -> None:
         self.root = root
@@ -53,17 +53,17 @@ class _Context:
 
 
 def connected_vendors() -> tuple[str, ...]:
-    """Return the backends that know how their devices are connected."""
+    """Return the backends that can report the connections of their devices."""
     return tuple(row.vendor for row in vendors() if row.topology)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Write the topology of the vendor that *arguments* name, or one line why it cannot be had; return the status."""
+    """Write the topology of the vendor in *arguments*, or one line with the error; return the exit status."""
     names = connected_vendors()
     if not arguments or arguments[0] not in names or len(arguments) > 2:
         sys.stderr.write(f"usage: topology NAME [ROOT]; NAME is one of {', '.join(names)}\n")
         return WRONG_USAGE
-    # Libraries of vendors print where they like; the document must stay readable.
+    # Vendors' libraries print anywhere; the document must stay valid.
     answer = os.dup(STANDARD_OUTPUT)
     os.dup2(STANDARD_ERROR, STANDARD_OUTPUT)
     try:

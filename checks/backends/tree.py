@@ -1,7 +1,7 @@
-"""Reading /proc and /sys under a settable root, with the states that a file there can be in.
+"""Reads /proc and /sys under a configurable root, and maps file errors to statuses of readings.
 
-A file that does not exist means that the kernel or the hardware has no such thing: unsupported. Hardware behind a
-file may be busy or asleep (EAGAIN, ENODATA, EBUSY): unavailable. Anything else that goes wrong is an error.
+A missing file means that the kernel or the hardware lacks the feature: unsupported. Hardware behind a file may be busy
+or suspended (EAGAIN, ENODATA, EBUSY): unavailable. Any other failure is an error.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _DIGITS = re.compile(r"(\d+)")
 
 
 class Tree:
-    """Files under *root*. What is about to be opened is noted in *progress* first: a read of sysfs may never return.
+    """Files under *root*. Each file is noted in *progress* before it is opened: a read of sysfs may never return.
 
-    Where the files are a *driver*'s, such as those of amdgpu, reading one is a call into it.
+    If the files belong to a *driver*, such as amdgpu, reading one counts as a call into the driver.
     """
 
     def __init__(self, root: str, progress: Progress, *, driver: bool = False) -> None:
@@ -40,7 +40,7 @@ class Tree:
         return os.path.join(self.root, relative)  # noqa: PTH118 - thousands of reads a minute
 
     def text(self, relative: str) -> str:
-        """Return the file without surrounding white space and NUL bytes; raises OSError, or ValueError for non-text."""
+        """Return the file without surrounding white space and NUL bytes. Raises OSError, or ValueError for non-text."""
         path = self.path(relative)
         self._begin(f"read /{relative}")
         try:
@@ -50,7 +50,7 @@ class Tree:
         return b"".join(blocks).decode("utf-8").strip("\0 \t\r\n")
 
     def integer(self, relative: str) -> int:
-        """Return the file as a number, decimal or 0x hexadecimal; raises OSError or ValueError."""
+        """Return the file as a number, decimal or 0x hexadecimal. Raises OSError or ValueError."""
         text = self.text(relative)
         try:
             return int(text, 16) if text.startswith("0x") else int(text)
@@ -58,28 +58,28 @@ class Tree:
             raise ValueError(f"/{relative} holds {text[:40]!r}, which is no number") from error
 
     def text_or_none(self, relative: str) -> str | None:
-        """Return the file, or None where it cannot be read or is empty: for identity, which is never judged."""
+        """Return the file, or None if it is unreadable or empty: for identity, which is never judged."""
         try:
             return self.text(relative) or None
         except (OSError, ValueError):
             return None
 
     def integer_or_none(self, relative: str) -> int | None:
-        """Return the file as a number, or None where it cannot be read as one: for identity, which is never judged."""
+        """Return the file as a number, or None if that fails: for identity, which is never judged."""
         try:
             return self.integer(relative)
         except (OSError, ValueError):
             return None
 
     def link_name(self, relative: str) -> str | None:
-        """Return the last component of what the symbolic link points to, or None where there is none."""
+        """Return the last component of the symbolic link's target, or None if there is no link."""
         try:
             return os.path.basename(os.readlink(self.path(relative)))  # noqa: PTH115, PTH119
         except OSError:
             return None
 
     def names(self, relative: str, pattern: str = ".*") -> list[str]:
-        """Return the entries of a directory that match *pattern* whole, numbers in order; none where it is absent."""
+        """Return the entries of a directory that match *pattern* in full, in numeric order; empty if it is absent."""
         self._begin(f"list /{relative}")
         try:
             entries = os.listdir(self.path(relative))  # noqa: PTH208
@@ -93,7 +93,7 @@ class Tree:
 
     @contextmanager
     def noted(self, what: str) -> Iterator[None]:
-        """Note *what* another library reads below the root, while it does."""
+        """Note *what* in the progress while another library reads it below the root."""
         self._begin(what)
         try:
             yield
@@ -117,7 +117,7 @@ def _blocks(path: str) -> list[bytes]:
 
 
 def status_of(error: OSError | ValueError) -> ReadingStatus:
-    """Return what a reading says whose file failed with *error*."""
+    """Return the status of a reading whose file failed with *error*."""
     number = error.errno if isinstance(error, OSError) else None
     if number in _ABSENT:
         return ReadingStatus.UNSUPPORTED
@@ -129,14 +129,14 @@ def status_of(error: OSError | ValueError) -> ReadingStatus:
 def number_reading(
     tree: Tree, quantity: str, relative: str, *, part: Part = WHOLE, scale: float | None = None
 ) -> Reading:
-    """Return the number in a file as a reading, divided by *scale* where one is given (1000 for millidegrees)."""
+    """Return the number in a file as a reading, divided by *scale* if given (1000 for millidegrees)."""
     return sum_reading(tree, quantity, (relative,), part=part, scale=scale)
 
 
 def sum_reading(
     tree: Tree, quantity: str, files: Sequence[str], *, part: Part = WHOLE, scale: float | None = None
 ) -> Reading:
-    """Return the sum of the numbers in *files*; one that cannot be read, or is none, makes the sum unknown."""
+    """Return the sum of the numbers in *files*; an unreadable or invalid one makes the sum unknown."""
     total = 0
     for relative in files:
         try:
@@ -144,7 +144,7 @@ def sum_reading(
         except (OSError, ValueError) as error:
             status = status_of(error)
             if status is ReadingStatus.UNSUPPORTED and relative != files[0]:
-                status = ReadingStatus.UNAVAILABLE  # the others are there, so this one has gone meanwhile
+                status = ReadingStatus.UNAVAILABLE  # the others exist, so this one has disappeared meanwhile
             return Reading(quantity, None, part, status, explain(error, relative))
         odd = measured(Reading(quantity, number, part)) if number in ONES else None
         if odd is not None and odd.value is None:
@@ -154,7 +154,7 @@ def sum_reading(
 
 
 def _patient_integer(tree: Tree, relative: str) -> int:
-    """Read once more where the sensor says that its value is being taken just now."""
+    """Return the number in a file; retry once if the sensor reports that it is being sampled."""
     try:
         return tree.integer(relative)
     except BlockingIOError:
@@ -162,10 +162,10 @@ def _patient_integer(tree: Tree, relative: str) -> int:
 
 
 def explain(error: OSError | ValueError, relative: str) -> str:
-    """Return what went wrong with the file *relative*, for a reading's detail."""
+    """Return the reason why the file *relative* failed, for a reading's detail."""
     return f"/{relative}: {error.strerror}" if isinstance(error, OSError) else str(error)
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
-    """Order cpu2 before cpu10."""
+    """Return a sort key that orders cpu2 before cpu10."""
     return [(int(piece), "") if piece.isdigit() else (-1, piece) for piece in _DIGITS.split(name)]
