@@ -1,4 +1,4 @@
-"""The identity of an NVIDIA device, as NVML tells it once, or the page of the kernel driver where NVML is silent."""
+"""The identity of an NVIDIA device, from NVML, or from the kernel driver's page if NVML does not answer."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from .nvml import Call, Field, Item, Library, Plan, Target, is_unsupported, may_
 from .pcie import numa_node, slot
 
 LINK_VERSIONS = {1: "1.0", 2: "2.0", 3: "2.2", 4: "3.0", 5: "3.1", 6: "4.0", 7: "5.0", 8: "6.0"}
-"""NVML's number of an NVLink version and the version it stands for."""
+"""NVML's number of an NVLink version, and the version."""
 REMOTE_SWITCH = 2
 VIRTUAL_GPU = 2
-"""NVML's mode of a device in a virtual machine that shares its board with others; one handed on whole is as any."""
+"""NVML's mode of a device in a virtual machine that shares its board; a passthrough device is like any other."""
 MAXIMUM_LINKS = 36
 
 ARCHITECTURES = {5: "volta", 6: "turing", 7: "ampere", 8: "ada", 9: "hopper", 10: "blackwell", 13: "rubin"}
@@ -22,16 +22,16 @@ CORES_PER_MULTIPROCESSOR = {(7, 0): 64, (7, 5): 64, (8, 0): 64, (8, 6): 128, (8,
 """FP32 cores per multiprocessor by compute capability (CUDA programming guide, arithmetic throughput)."""
 
 NUMA_WORDS = 16
-"""Words of 64 NUMA nodes that NVML is given room for."""
+"""Buffer size for NVML: number of 64-bit words for NUMA nodes."""
 SCOPE_NODE = 0
 
 HEXADECIMAL = re.compile("[0-9a-f]{4,8}")
 UNNAMED = "unknown"
 NOT_LISTED = "Unknown"
-"""What the page of the kernel driver calls each board that its list of names lacks, healthy or not; NVML names it."""
+"""The model on the kernel driver's page for any board that its list of names lacks; NVML has the name."""
 
 LINK_COUNT = Item("link_count", Part(PartKind.LINK), (Field(91),))
-"""Not a quantity: only asked for while a device is identified."""
+"""Not a quantity: read only for the identity of a device."""
 
 
 def identify(
@@ -45,9 +45,9 @@ def identify(
     driver: str | None,
     root: str,
 ) -> Device:
-    """Return the identity of the device behind *target*; what it does not tell stays None.
+    """Return the identity of the device behind *target*; values that it does not report are None.
 
-    *pci_info* is NVML's structure of that name, or None; below *root* the kernel shows the PCI bus.
+    *pci_info* is NVML's structure of that name, or None; *root* is the root of sysfs.
     """
     memory = library.optional(target, "nvmlDeviceGetMemoryInfo_v2")
     if memory is None:
@@ -78,7 +78,7 @@ def identify(
 
 
 def _numa_node(library: Library, target: Target, pci: str | None, root: str) -> int | None:
-    """Return the NUMA node next to the device, as NVML sees it or else as the kernel does."""
+    """Return the NUMA node of the device, from NVML or else from the kernel."""
     nodes = library.optional(target, "nvmlDeviceGetMemoryAffinity", NUMA_WORDS, SCOPE_NODE)
     bits = [64 * word + bit for word, mask in enumerate(nodes or ()) for bit in range(64) if mask >> bit & 1]
     if len(bits) == 1:
@@ -104,7 +104,7 @@ def _multiprocessors(library: Library, target: Target) -> int | None:
 
 
 def _links(library: Library, target: Target) -> tuple[Link, ...]:
-    """Return every link port with its peer and generation, where the port tells them."""
+    """Return every link port with its peer and generation, if the port reports them."""
     links = []
     for port in range(link_count(library, target)):
         version = library.optional(target, "nvmlDeviceGetNvLinkVersion", port)
@@ -114,10 +114,11 @@ def _links(library: Library, target: Target) -> tuple[Link, ...]:
 
 
 def link_count(library: Library, target: Target) -> int:
-    """Return how many ports there are. What the driver counts is where they begin to be asked: it may count none.
+    """Return the number of ports. The driver's count, which may be 0, is only where the check of single ports starts.
 
-    One that does not answer this time is there until it says that it is not: to count none would be all links down.
-    Beyond what the driver counts any refusal may say so; where it counts none, only that there is no such port.
+    A port that does not answer this time exists until it reports otherwise: counting none would mean that all links are
+    down. Beyond the driver's count any error may mean no port; if the count is 0, only the error for a missing port
+    does.
     """
     count = Plan(library, target, [LINK_COUNT]).read()[0]
     counted = int(count.value or 0) if count.status is ReadingStatus.OK else 0
@@ -144,7 +145,7 @@ def _information(page: str) -> dict[str, str]:
 
 
 def from_page(name: str, pci: str | None, page: str) -> Device:
-    """Return what the kernel driver's *page* tells of the board at *pci*, which goes by *name* if that names none."""
+    """Return the board at *pci* as the kernel driver's *page* reports it; its id is *name* if the page has none."""
     told = _information(page)
     uuid = told.get("GPU UUID", "?")
     minor = told.get("Device Minor", "")
@@ -162,7 +163,7 @@ def from_page(name: str, pci: str | None, page: str) -> Device:
 
 
 def address_of(info: Any) -> str:
-    """Return the address in NVML's structure *info* as the kernel writes it.
+    """Return the address in NVML's structure *info* in the kernel's spelling.
 
     That is lower case, with four digits of domain unless it needs more.
     """
@@ -170,9 +171,9 @@ def address_of(info: Any) -> str:
 
 
 def _address(text: str) -> str | None:
-    """Return NVML's spelling of a PCI address, eight digits of domain and capitals, as the kernel writes it.
+    """Return NVML's spelling of a PCI address, eight digits of domain and capitals, in the kernel's spelling.
 
-    None where it is no address: a port that is not wired up may tell an empty one.
+    None for an invalid address: an unconnected port may return an empty one.
     """
     domain, _, rest = text.lower().partition(":")
     return f"{int(domain, 16):04x}:{rest}" if HEXADECIMAL.fullmatch(domain) else None
@@ -187,5 +188,5 @@ def _text(value: str | bytes) -> str:
 
 
 def label_of(device: Device) -> str:
-    """Return the words that name *device* in messages and calls."""
+    """Return the name of *device* in messages and calls."""
     return f"{device.uuid or device.model} (PCI {device.pci})"

@@ -1,8 +1,8 @@
-"""What is read of an NVIDIA device, and from where: the tables behind the groups of the nvidia backend.
+"""The values read from an NVIDIA device, with their sources: the tables of the nvidia backend's groups.
 
-Every function call may cost the driver milliseconds on a busy device, so what exists as a field is read as a field.
-Of the clocks only SM and memory are read: graphics and SM are one domain on every device since Volta. Thresholds
-and T.Limit offsets hardly ever change and are read with the slow group.
+Every function call may cost the driver milliseconds on a busy device, so a value that exists as a field is read as a
+field. Only SM and memory clocks are read: graphics and SM are one domain since Volta. Thresholds and T.Limit offsets
+hardly ever change and are read with the slow group.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from nodevet.checks.reference.fabric import known_mask, words_of_mask
 from .nvml import Call, Field, Item
 
 MOST_ACTIONS = 64
-"""An enumeration of what a driver may ask for does not grow beyond; what is larger is no answer."""
+"""Upper bound of an enumeration of driver requests; a larger number is invalid."""
 
 UNSIGNED_LONG_LONG = 3
-"""NVML's number of the value type of its counters."""
+"""NVML's value type of its counters."""
 
 CORE, MEMORY_SENSOR = Part(PartKind.SENSOR, "core"), Part(PartKind.SENSOR, "memory")
 BOARD, MODULE, MEMORY_POWER = (Part(PartKind.POWER_SCOPE, name) for name in ("device", "module", "memory"))
@@ -28,12 +28,12 @@ PCIE = Part(PartKind.PCIE)
 COMPUTE = Part(PartKind.ENGINE, "compute")
 
 NVLINK_STATES = {0: False, 1: True, 2: True}
-"""States of a link, and whether it can carry data: inactive, active, asleep to save power."""
+"""Link states and whether the link can carry data: inactive, active, asleep (power saving)."""
 
 FABRIC_NOT_SUPPORTED, FABRIC_COMPLETED = 0, 3
 FABRIC_WORDS = {1: "not_started", 2: "in_progress"}
 MOST_STATUSES = 999
-"""The last of NVML's return codes, NVML_ERROR_UNKNOWN; what is larger is no answer."""
+"""The last of NVML's return codes, NVML_ERROR_UNKNOWN; a larger number is invalid."""
 FABRIC_FAULT_SHIFTS = (0, 2, 4, 6)
 """Two bits each (1 yes, 2 no): bandwidth degraded, route recovering, route unhealthy, access timeout recovering."""
 FABRIC_CONFIGURATION_SHIFT, FABRIC_CONFIGURATION_FINE = 8, 1
@@ -55,17 +55,17 @@ REASON_BITS = {
 
 VIOLATIONS = {
     0: "power_cap",
-    1: "vendor:thermal",  # software and hardware slowdown together; newer drivers count them apart
+    1: "vendor:thermal",  # software and hardware slowdown together; newer drivers count them separately
     2: "sync_boost",
 }
-"""NVML's performance policies: how long each held the clocks down. The field of policy p is 74 + p.
+"""NVML's performance policies: time for which each limited the clocks. The field of policy p is 74 + p.
 
-Policies 3 to 5 (board limit, low utilization, reliability) are left out: no newer event reason has their name,
-and no check uses them.
+Policies 3 to 5 (board limit, low utilization, reliability) are omitted: no newer event reason has their name, and no
+check uses them.
 """
 
 ECC_VOLATILE = {"dram": (11, 12), "l1": (7, 8), "l2": (9, 10), "register": (13, 14), "texture": (15, 16)}
-"""Fields of corrected and uncorrected errors per block. SRAM has none; the small blocks are those before Ampere."""
+"""Fields of corrected and uncorrected errors per block. SRAM has none; the small blocks exist only before Ampere."""
 
 ECC_LIFETIME = {"dram": 23, "l1": 19, "l2": 21, "register": 25, "texture": 27, "cbu": 28}
 ECC_LOCATIONS = {"dram": 2, "sram": 7}
@@ -74,26 +74,26 @@ VOLATILE, AGGREGATE = 0, 1
 
 
 def fast_items(links: int, nvml_version: str, known_reasons: int | None = None) -> tuple[Item, ...]:
-    """Return what is read in every round of a device with *links* link ports.
+    """Return the items of every round for a device with *links* link ports.
 
-    *known_reasons* is the mask of event reasons that the device can report; None where it does not say.
+    *known_reasons* is the mask of event reasons that the device can report; None if unknown.
     """
     clocks = (*_clocks(known_reasons), *_throttle_times(nvml_version))
-    # Whether it is split is read with its links: split after the last slow round, they read as down and are well.
+    # The MIG mode is read with the links: after a partitioning since the last slow round, healthy links read as down.
     split = Item("partitioned", WHOLE, (Call("nvmlDeviceGetMigMode"),), _element(0, _yes_or_no))
     return (*_heat(), *_power(), *clocks, *_errors(), *_load(), split, *_link_states(links))
 
 
 def slow_items(links: int) -> tuple[Item, ...]:
-    """Return what changes slowly: thresholds, counters of links and PCIe, repairs, settings."""
+    """Return the slowly changing items: thresholds, counters of links and PCIe, repairs, settings."""
     return (*_thresholds(), *_limits(), *_lifetime_errors(), *_pcie(), *_link_counters(links), *_settings())
 
 
 def throttle_fields(nvml_version: str) -> tuple[int, ...]:
-    """Return the first of the three fields of thermal and power-brake time that this library may use, likeliest first.
+    """Return candidates for the first of the three fields of thermal and power-brake time, most likely first.
 
     The numbers 251 to 253 of release 575 collided with power smoothing, which had them in 570. So 580 moved them to
-    269, after its first releases had kept 251. Both answer with the type of a counter, power smoothing does not.
+    269, after its first releases had kept 251. Both return the type of a counter, power smoothing does not.
     """
     words = nvml_version.split(".")
     branch = int(words[1]) if len(words) > 1 and words[1].isdecimal() else 0
@@ -120,7 +120,7 @@ def _nanoseconds(value: int) -> float:
 
 
 def _bit(bit: int, known: int | None) -> Callable[[int], bool | None]:
-    """Test *bit*. Clear, it says something only where the device knows the reason."""
+    """Return a test of *bit*. A clear bit means False only if the device knows the reason."""
     return lambda mask: True if mask & bit else False if known is None or known & bit else None
 
 
@@ -129,33 +129,33 @@ def _attribute(name: str, convert: Callable[[Any], Scalar] = int) -> Callable[[A
 
 
 def _element(index: int, convert: Callable[[Any], Scalar] = int) -> Callable[[Any], Scalar]:
-    """Take one of several results; a field of the same meaning comes as a plain number."""
+    """Return a function that takes one of several results; a field of the same meaning is a plain number."""
     return lambda result: convert(result if isinstance(result, int) else result[index])
 
 
 def _yes_or_no(number: int) -> bool:
-    """Return what the driver says by 0 or 1; any other number is none of its answers, and a board is lost by a yes."""
+    """Convert the driver's 0 or 1. Any other number is invalid: a False yes would mean a lost board."""
     if number not in (0, 1):
         raise ValueError(f"{number} is neither 0 nor 1")
     return bool(number)
 
 
 def _flag(number: int) -> int:
-    """Return 1 where the driver says that there are some, and does not say how many."""
+    """Return 1 if the driver reports that there are some, without a count."""
     return int(_yes_or_no(number))
 
 
 def _recovery_action(number: int) -> str:
-    """Return what the driver asks for; a young driver may ask for what no table knows, and that is not nothing."""
+    """Return the requested recovery action; an unknown one of a newer driver is kept, because it is not "none"."""
     if 0 <= number < len(RECOVERY_ACTIONS):
         return RECOVERY_ACTIONS[number]
     return UNKNOWN_ACTION if 0 <= number < MOST_ACTIONS else f"action {number}"
 
 
 def _fabric_state(info: Any) -> str | None:
-    """Return where the registration with the fabric stands; None where the device is not part of one.
+    """Return the state of the registration with the fabric; None if the device is not part of one.
 
-    Raise ValueError for a status that is no return code, such as an empty register: a registration fails by a code.
+    Raises ValueError for a status that is no return code, such as an empty register: a failed registration has a code.
     """
     if info.state == FABRIC_COMPLETED:
         if not 0 <= info.status <= MOST_STATUSES:
@@ -165,7 +165,7 @@ def _fabric_state(info: Any) -> str | None:
 
 
 def _fabric_healthy(info: Any) -> bool | None:
-    """Return whether the mask names no fault; None where it says nothing."""
+    """Return whether the mask contains no fault; None if it reports nothing."""
     mask = known_mask(info.healthMask)
     configuration = mask >> FABRIC_CONFIGURATION_SHIFT & 0xF
     groups = [mask >> shift & 3 for shift in FABRIC_FAULT_SHIFTS]
@@ -175,7 +175,7 @@ def _fabric_healthy(info: Any) -> bool | None:
 
 
 def _fabric_faults(info: Any) -> str | None:
-    """Return the faults that the mask names; None where it says nothing."""
+    """Return the faults in the mask; None if it reports nothing."""
     return words_of_mask(info.healthMask) if info.healthMask else None
 
 
@@ -304,7 +304,7 @@ def _lifetime_errors() -> list[Item]:
         Item("remapped_rows_correctable", WHOLE, (Field(142), rows), _element(0)),
         Item("remapped_rows_uncorrectable", WHOLE, (Field(143), rows), _element(1)),
         Item("row_remap_banks_without_spares", WHOLE, (Call("nvmlDeviceGetRowRemapperHistogram"),), _attribute("none")),
-        # Boards before Ampere take whole pages out of use; later ones do not support the question.
+        # Boards before Ampere retire whole pages; later ones do not support this call.
         Item("bad_pages_retired", WHOLE, (Call("nvmlDeviceGetRetiredPages"),), optional=True),
         Item("bad_pages_pending", WHOLE, (Call("nvmlDeviceGetRetiredPagesPendingStatus"),), _flag, optional=True),
     ]
@@ -348,7 +348,7 @@ def _link_states(links: int) -> list[Item]:
             "link_active",
             _link(link),
             (Field(165, link), Call("nvmlDeviceGetNvLinkState", (link,))),
-            lambda state: NVLINK_STATES.get(state, f"state {state}"),  # no other is known to be down
+            lambda state: NVLINK_STATES.get(state, f"state {state}"),  # no other one is known to be down
         )
         for link in range(links)
     ]

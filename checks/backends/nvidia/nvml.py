@@ -1,11 +1,11 @@
-"""NVML through nvidia-ml-py: how it is loaded, called and how it says no.
+"""NVML through nvidia-ml-py: loading, calls and errors.
 
-A call fails in one of three ways. The library or driver is unusable, or the device is gone: BackendError. The device
-or driver lacks the value: it is remembered as unsupported and not asked for again until the next enumeration. Or the
-value could not be had this time: denied, unavailable or error, and it is asked for again.
+A call fails in one of three ways. The library or driver is unusable, or the device is lost: BackendError. The device or
+driver lacks the value: it is stored as unsupported and not read again until the next enumeration. Or the value could
+not be read this time: denied, unavailable or error, and it is read again.
 
-Values that exist both as a field and as a function are read as fields: one call fetches them all. Their meaning is
-that of nvml.h; the numbers in the tables of this package are its field identifiers.
+Values that exist both as a field and as a function are read as fields: one call returns them all. Their meaning is that
+of nvml.h; the numbers in the tables of this package are its field identifiers.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LIBRARY = "libnvidia-ml.so.1"
 MOUNTS = "proc/self/mountinfo"
 MOUNTED = "/libnvidia-ml.so"
 DELETED = "//deleted"
-"""What the kernel writes behind the root of a mount whose file is no longer there (dentry_path in fs/d_path.c)."""
+"""Suffix that the kernel appends to the root of a mount whose file was deleted (dentry_path in fs/d_path.c)."""
 REPLACED = (
     "the host replaced the library that this container was given, by an update of the driver: "
     "restart the container of nodevet"
@@ -41,13 +41,13 @@ SUCCESS, UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED = 0, 1, 2, 3
 DRIVER_NOT_LOADED, TIMEOUT, LIBRARY_NOT_FOUND, FUNCTION_NOT_FOUND = 9, 10, 12, 13
 LIB_RM_VERSION_MISMATCH, ARGUMENT_VERSION_MISMATCH, DEPRECATED, UNKNOWN = 18, 25, 26, 999
 UNREADABLE = -1
-"""Not of the library: the wrapper could not take the answer apart."""
+"""Code of nodevet: the wrapper could not decode the answer."""
 
 UNSUPPORTED = frozenset({NOT_SUPPORTED, FUNCTION_NOT_FOUND, ARGUMENT_VERSION_MISMATCH, DEPRECATED})
 HANDLE_ALONE = "nvmlDeviceGetIndex"
-"""Takes a handle, and neither a structure nor a choice: what it calls invalid is the handle."""
+"""Takes only a handle, no structure or choice: an invalid argument then means the handle."""
 LIBRARY_NAME = "nvml"
-"""Its rows of reference/driver_errors.csv, which lists the codes that are evidence against a driver or a device."""
+"""Name of its rows in reference/driver_errors.csv, the codes that are evidence against a driver or a device."""
 GONE = of_kind(
     LIBRARY_NAME,
     FailureKind.LOST,
@@ -56,18 +56,18 @@ GONE = of_kind(
     FailureKind.VERSION_MISMATCH,
     asked=Asked.ANY,
 )
-"""What ends the reading of a device, or of all, whatever was asked."""
+"""Codes that end the reading of a device, or of all devices, in any call."""
 DENIED = frozenset({4, 17})
 REFUSED_TO_IT = frozenset({20, 23})
-"""What the library says where the machine gave it no memory or descriptor: any user can bring that about."""
+"""Codes for refused memory or file descriptors: any user can cause that."""
 UNAVAILABLE = frozenset({7, TIMEOUT, 19, 21, 27, 29}) | REFUSED_TO_IT
 
 NO_VALUE = frozenset({0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF})
-"""What NVML writes into an unsigned number that it does not know (``NVML_VALUE_NOT_AVAILABLE``)."""
+"""NVML's values of an unknown unsigned number (``NVML_VALUE_NOT_AVAILABLE``)."""
 
 
 class Field(msgspec.Struct, frozen=True):
-    """One field value: its identifier, its scope (a link or power scope) and the only value type to accept, if any."""
+    """One field value: its identifier, its scope (a link or power scope), and the only accepted value type, if any."""
 
     identifier: int
     scope: int = 0
@@ -82,10 +82,10 @@ class Call(msgspec.Struct, frozen=True):
 
 
 class Item(msgspec.Struct, frozen=True):
-    """One reading and where it comes from: the first of *sources* that the device supports.
+    """One reading and its sources, of which the first that the device supports is used.
 
-    ``convert`` turns the raw value into the quantity's unit, or into None where the device says it has none. An
-    ``optional`` item that is not supported is left out instead of reported: most devices lack what it stands for.
+    ``convert`` converts the raw value to the quantity's unit, or to None if the device has no value. An ``optional``
+    item that is not supported is omitted instead of reported: most devices lack its subject.
     """
 
     quantity: str
@@ -96,16 +96,16 @@ class Item(msgspec.Struct, frozen=True):
 
 
 class Target:
-    """One device as the library sees it: its handle, and the words that name it while a call is under way."""
+    """One device of the library: its handle, and its label in the progress line of a call."""
 
     def __init__(self, handle: Any, label: str) -> None:
-        """Keep *handle* under the name *label*."""
+        """Store *handle* under the name *label*."""
         self.handle = handle
         self.label = label
         self._texts: dict[str, str] = {}
 
     def text(self, symbol: str) -> str:
-        """Return what is called on what, made once per symbol."""
+        """Return the text for a call of *symbol* on this device, made once per symbol."""
         known = self._texts.get(symbol)
         if known is None:
             known = self._texts[symbol] = f"{symbol} on {self.label}"
@@ -113,7 +113,7 @@ class Target:
 
 
 class Library:
-    """The loaded library. Every call notes first what it is about to do, because it may never return."""
+    """The loaded library. Every call is first written to the progress line, because it may never return."""
 
     def __init__(self, module: Any, progress: Progress) -> None:
         """Take over the module ``pynvml``; nothing is called yet."""
@@ -134,11 +134,11 @@ class Library:
             return error.value, None  # type: ignore[attr-defined]
         finally:
             self._progress.returned()
-        # Bytes of a damaged InfoROM that are no text, for instance, which the wrapper decodes.
+        # For instance bytes of a damaged InfoROM that are no text, which the wrapper decodes.
         return (UNREADABLE, None) if isinstance(done, Bug) else (SUCCESS, done)
 
     def on(self, target: Target, call: Call) -> tuple[int, Any]:
-        """Call a function of a device; raise BackendError when device, driver or library is gone."""
+        """Call a function of a device. Raises BackendError when device, driver or library is lost."""
         code, value = self.attempt(target.text(call.symbol), call.symbol, target.handle, *call.arguments)
         if code:
             raise_if_gone(code, target.text(call.symbol))
@@ -149,18 +149,18 @@ class Library:
         return code, value
 
     def _is_unknown(self, target: Target) -> bool:
-        """Return whether the driver knows no such handle; else it refused the structure that a call was given."""
+        """Return whether the driver rejects the handle itself; otherwise it rejected the structure of the call."""
         text = target.text(HANDLE_ALONE)
         code, _ = self.attempt(text, HANDLE_ALONE, target.handle)
         raise_if_gone(code, text)
         return code == INVALID_ARGUMENT
 
     def optional(self, target: Target, symbol: str, *arguments: int) -> Any:
-        """Return the result of a function of a device, or None where there is none to be had."""
+        """Return the result of a function of a device, or None if there is none."""
         return self.on(target, Call(symbol, arguments))[1]
 
     def system(self, symbol: str, *arguments: Any) -> Any:
-        """Return the result of a function of the library; raise BackendError on any failure."""
+        """Return the result of a function of the library. Raises BackendError on any failure."""
         code, value = self.attempt(symbol, symbol, *arguments)
         if code:
             raise_if_gone(code, symbol)
@@ -193,7 +193,7 @@ class Library:
             self._progress.returned()
 
     def _function(self, symbol: str) -> Callable[..., Any] | None:
-        """Return the wrapper's function; None where this version of nvidia-ml-py has none."""
+        """Return the wrapper's function; None if this version of nvidia-ml-py lacks it."""
         if symbol not in self._functions:
             wrap = _STRUCTURED.get(symbol)
             self._functions[symbol] = wrap(self.module) if wrap else getattr(self.module, symbol, None)
@@ -201,7 +201,7 @@ class Library:
 
 
 def _memory_info(module: Any) -> Callable[..., Any]:
-    """Ask for the second version: the first counts what the driver reserves as used."""
+    """Call the second version: the first counts the driver's reserved memory as used."""
     return lambda handle: module.nvmlDeviceGetMemoryInfo(handle, version=module.nvmlMemory_v2)
 
 
@@ -224,7 +224,7 @@ def _sram_status(module: Any) -> Callable[..., Any]:
 
 
 def _retired_pages(module: Any) -> Callable[..., int]:
-    """Count the retired pages of both causes: corrected errors that repeat, and one that cannot be corrected."""
+    """Return the number of retired pages of both causes: repeated corrected errors, and an uncorrectable error."""
     return lambda handle: sum(len(module.nvmlDeviceGetRetiredPages(handle, cause)) for cause in (0, 1))
 
 
@@ -234,11 +234,11 @@ _STRUCTURED: dict[str, Callable[[Any], Callable[..., Any]]] = {
     "nvmlDeviceGetSramEccErrorStatus": _sram_status,
     "nvmlDeviceGetRetiredPages": _retired_pages,
 }
-"""Functions that want a structure with its version from the caller, or are asked more than once."""
+"""Functions that need a versioned structure from the caller, or several calls."""
 
 
 def describe(code: int) -> str:
-    """Return NVML's *code* in words."""
+    """Return NVML's *code* as text."""
     name = code_names(LIBRARY_NAME).get(code)
     if code < 0:
         return name or "unknown"
@@ -246,52 +246,52 @@ def describe(code: int) -> str:
 
 
 def raise_if_gone(code: int, text: str) -> None:
-    """Raise BackendError where *code* says that the device, the driver or the library is gone."""
+    """Raise BackendError if *code* means that the device, the driver or the library is lost."""
     if code in GONE:
         raise refused(code, text)
-    if code == UNINITIALIZED:  # in this process alone: the next one starts the library anew, and hears why
+    if code == UNINITIALIZED:  # in this process alone: the next one starts the library again and gets the reason
         raise BackendError(FailureKind.READER, f"{text}: {describe(code)}")
 
 
 def is_unsupported(code: int) -> bool:
-    """Return whether *code* means that the value does not exist here, on a device that the driver knows.
+    """Return whether *code* means that the value does not exist, on a device that the driver knows.
 
-    A driver answers "invalid argument" to a sensor, field, counter or structure that it does not know.
+    A driver returns "invalid argument" for an unknown sensor, field, counter or structure.
     """
     return code in UNSUPPORTED or code == INVALID_ARGUMENT
 
 
 def refused(code: int, text: str, asked: Asked = Asked.ANY) -> BackendError:
-    """Return what a call on which everything else depends, *text*, is refused with, of a device or of all."""
+    """Return the error for *code* of the call *text* that all others depend on, of one device or of all."""
     return failed(LIBRARY_NAME, code, f"{text}: {describe(code)}", asked=asked, denied=DENIED)
 
 
 def is_evidence(codes: Iterable[int]) -> bool:
-    """Return whether one of *codes*, with which questions about one device ended, speaks against it or its driver."""
+    """Return whether one of *codes*, returned for one device, is evidence against it or its driver."""
     return any(evidence(LIBRARY_NAME, code, Asked.DEVICE) for code in codes)
 
 
 def status_of(code: int) -> ReadingStatus:
-    """Return the status of a reading whose call ended with *code*."""
+    """Return the status of a reading whose call returned *code*."""
     if code in DENIED:
         return ReadingStatus.DENIED
     return ReadingStatus.UNAVAILABLE if code in UNAVAILABLE else ReadingStatus.ERROR
 
 
 def may_answer_later(code: int) -> bool:
-    """Return whether *code* says nothing of what was asked for, only that it could not be told this time."""
+    """Return whether *code* says only that the value could not be read this time."""
     return code in UNAVAILABLE or code in (UNKNOWN, UNREADABLE)
 
 
-# ---- Plans: what is read of one device in one round ---------------------------------------------------------
+# ---- Plans: the items read from one device in one round -----------------------------------------------------
 
 _ENTRY = struct.Struct("=IIqqII8s")  # nvmlFieldValue_t: id, scope, timestamp, latency, value type, return, value
 _VALUES = tuple(map(struct.Struct, ("=d", "=I", "=Q", "=Q", "=q", "=i", "=H")))
-"""How the eight bytes of a value are read, by its nvmlValueType_t. A signed number read as another type is garbage."""
+"""Decoders of the eight bytes of a value, by nvmlValueType_t. A signed number decoded as another type is wrong."""
 
 
 class _Slot:
-    """One item of a plan: the source that is tried now, and the reading made from the last raw value."""
+    """One item of a plan: its present source, and the reading made from the last raw value."""
 
     __slots__ = ("at", "item", "raw", "reading", "why")
 
@@ -307,13 +307,13 @@ class _Slot:
         return self.item.sources[self.at] if self.at < len(self.item.sources) else None
 
     def advance(self, code: int) -> None:
-        """Go on to the next source, because this one does not exist here."""
+        """Go on to the next source, because this one is not supported."""
         self.at += 1
         self.raw = self.reading = None
         self.why = describe(code)
 
     def measured(self, raw: Any) -> Reading:
-        """Return the reading of *raw*; the same object as last time where nothing changed."""
+        """Return the reading of *raw*; the same object as last time if unchanged."""
         if self.reading is not None and raw == self.raw:
             return self.reading
         self.raw = raw
@@ -322,7 +322,7 @@ class _Slot:
             return self.reading
         try:
             value = attempt(partial(self.item.convert, raw), let=(ValueError,))
-        except ValueError as odd:  # whoever raises it knows each answer that means something
+        except ValueError as odd:  # the function that raises it knows every valid answer
             self.reading = self.bad(ReadingStatus.ERROR, f"{_words(self.source)}: its answer{IMPLAUSIBLE}{odd}")
             return self.reading
         if isinstance(value, Bug):
@@ -352,7 +352,7 @@ def _words(source: Field | Call | None) -> str:
 
 
 class _Batch:
-    """The fields of a plan in one array, which is used again in every round."""
+    """The fields of a plan in one array, which every round uses again."""
 
     def __init__(self, library: Library, slots: list[_Slot]) -> None:
         self.slots = slots
@@ -367,7 +367,7 @@ class _Batch:
 
     def read(self, target: Target) -> list[tuple[int, int, Any]]:
         """Return code, value type and raw value per slot."""
-        # An entry that the library leaves alone must not show the value of the round before.
+        # An entry that the library does not write must not show the value of the round before.
         ctypes.memmove(self._array, self._template, len(self._template))
         code = self._library.fields(target, self._array, len(self.slots))
         if code:
@@ -391,7 +391,7 @@ def _template(source: Field | Call | None) -> bytes:
 
 
 class Plan:
-    """Reads the same items of one device round after round, and learns which of their sources exist there."""
+    """Reads the same items of one device in every round, and learns which of their sources it supports."""
 
     def __init__(self, library: Library, target: Target, items: Iterable[Item]) -> None:
         """Prepare to read *items* of *target*; nothing is called yet."""
@@ -400,10 +400,10 @@ class Plan:
         self._slots = [_Slot(item) for item in items]
         self._batch: _Batch | None = None
         self.codes: set[int] = set()
-        """What the calls of the last round ended with."""
+        """The codes of the calls of the last round."""
 
     def read(self) -> list[Reading]:
-        """Return one reading per item; raise BackendError when the device is gone."""
+        """Return one reading per item. Raises BackendError when the device is lost."""
         self.codes.clear()
         fetched = self._read_fields()
         called: dict[Call, tuple[int, Any]] = {}
@@ -415,7 +415,7 @@ class Plan:
         return readings
 
     def _read_fields(self) -> dict[_Slot, Reading]:
-        """Return the readings that come from fields; ends once no field turned out to be missing."""
+        """Return the readings of fields; repeats until no field is found to be unsupported."""
         while True:
             if self._batch is None:
                 self._batch = _Batch(self._library, [slot for slot in self._slots if isinstance(slot.source, Field)])
@@ -435,7 +435,7 @@ class Plan:
                 return fetched
 
     def _call(self, slot: _Slot, called: dict[Call, tuple[int, Any]]) -> Reading | None:
-        """Return the reading that comes from a function; a result serves every item that shares the call."""
+        """Return the reading of a function; one result serves every item that shares the call."""
         while isinstance(source := slot.source, Call):
             if source not in called:
                 called[source] = self._library.on(self._target, source)
@@ -457,7 +457,7 @@ def _accepts(source: Field | Call | None, kind: int) -> bool:
 
 
 def why_not_loaded(library: str) -> str:
-    """Return why the driver's *library* cannot be loaded: the wrapper says of each cause that it was not found."""
+    """Return why the driver's *library* cannot be loaded: the wrapper reports every cause as "not found"."""
     try:
         ctypes.CDLL(library)
     except OSError as error:
@@ -468,7 +468,7 @@ def why_not_loaded(library: str) -> str:
 
 
 def load(progress: Progress, root: str) -> Library:
-    """Load nvidia-ml-py and the driver's library; raise BackendError that says what is missing and what to do."""
+    """Load nvidia-ml-py and the driver's library. Raises BackendError with the missing part and the remedy."""
     library = Library(imported("nvidia-ml-py", _import), progress)
     code, _ = library.attempt("nvmlInit", "nvmlInit")
     if code == SUCCESS:
@@ -489,9 +489,9 @@ def load(progress: Progress, root: str) -> Library:
 
 
 def is_deleted_mount(mounts: str) -> bool:
-    """Return whether *mounts*, a mountinfo (proc(5)), has a file of the library that was deleted where it comes from.
+    """Return whether *mounts*, a mountinfo (proc(5)), has a file of the library that was deleted on the host.
 
-    A container gets the host's libraries file by file. An update of the driver deletes them on the host, and the
+    A container gets the host's libraries as single mounted files. A driver update deletes them on the host, and the
     container keeps the old ones.
     """
     fields = (line.split(" ") for line in mounts.splitlines())
@@ -516,7 +516,7 @@ def _import() -> Any:
 
 
 def _mismatch(library: Library, root: str) -> str:
-    """Name both versions: the library tells its own even when the driver refuses it."""
+    """Return both versions as text: the library reports its own even when the driver refuses it."""
     code, own = library.attempt("nvmlSystemGetNVMLVersion", "nvmlSystemGetNVMLVersion")
     loaded = _read(Path(root, "sys/module/nvidia/version"))
     return (

@@ -1,7 +1,7 @@
-"""Where devices sit in sysfs, and what lies between two of them: the path of a device names every bridge above it.
+"""Positions of devices in sysfs and the PCIe connection of two: the path of a device contains every bridge above it.
 
-The words are those of ``nvidia-smi topo -m``: ``PIX`` one PCIe switch, ``PXB`` several, ``PHB`` a host bridge, ``NODE``
-another host bridge of the same NUMA node, ``SYS`` the link between processors.
+Terms of ``nvidia-smi topo -m``: ``PIX`` one PCIe switch, ``PXB`` several, ``PHB`` a host bridge, ``NODE`` another host
+bridge of the same NUMA node, ``SYS`` the link between processors.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ def topology(
     matrix: tuple[tuple[str | None, ...], ...],
     cpu_affinity: tuple[str | None, ...],
 ) -> Topology:
-    """Return how *devices* and the adapters under *root* are connected; *matrix* is between devices, row by row.
+    """Return the connections of *devices* and the adapters under *root*; *matrix* is between devices, row by row.
 
-    *cpu_affinity* names the processors next to each device.
+    *cpu_affinity* lists the processors next to each device.
     """
     adapters = _network_adapters(root)
     names = tuple(f"NIC{number}" for number in range(len(adapters)))
@@ -49,12 +49,12 @@ def topology(
 
 
 def slot(pci: str | None, root: str) -> Path:
-    """Return the place of the device at PCI address *pci* under *root*."""
+    """Return the sysfs path of the device at PCI address *pci* under *root*."""
     return Path(root, f"sys/bus/pci/devices/{pci}")
 
 
 def between(place: Path, device: Device, root: str) -> str | None:
-    """Return what lies between the device at *place* and *device*; None where sysfs does not tell."""
+    """Return the connection between the device at *place* and *device*; None if sysfs does not show it."""
     other = slot(device.pci, root)
     if device.pci is None or not place.exists() or not other.exists():
         return None
@@ -70,7 +70,7 @@ def between(place: Path, device: Device, root: str) -> str | None:
 
 
 def numa_node(place: Path) -> int | None:
-    """Return the NUMA node of the device at *place*; None where the firmware names none, which the kernel calls -1."""
+    """Return the NUMA node of the device at *place*; None if the firmware reports none (-1 in the kernel)."""
     try:
         node = int((place / "numa_node").read_text(encoding="ascii"))
     except (OSError, ValueError):

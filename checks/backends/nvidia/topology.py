@@ -1,9 +1,9 @@
-"""How NVIDIA devices and network adapters are connected, in the words of ``nvidia-smi topo -m``.
+"""The connections between NVIDIA devices and network adapters, in the terms of ``nvidia-smi topo -m``.
 
-``NV18`` stands for 18 active NVLinks to the peer. Without NVLink the cell names the farthest thing between two
-devices: ``PIX`` one PCIe switch, ``PXB`` several, ``PHB`` a host bridge, ``NODE`` another host bridge of the same NUMA
-node, ``SYS`` the link between processors. GPUs are asked of NVML; adapters are found in sysfs, where the path of a
-device names every bridge above it.
+``NV18`` means 18 active NVLinks to the peer. Without NVLink the cell names the farthest bridge between two devices:
+``PIX`` one PCIe switch, ``PXB`` several, ``PHB`` a host bridge, ``NODE`` another host bridge of the same NUMA node,
+``SYS`` the link between processors. NVML reports the GPUs; adapters are found in sysfs, where the path of a device
+contains every bridge above it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Peers = Sequence[str | None]
 
 
 def read_topology(library: Library, gpus: Sequence[Gpu], root: str) -> Topology:
-    """Return how *gpus* and the adapters under *root* are connected; a cell that cannot be read is None.
+    """Return the connections of *gpus* and the adapters under *root*; an unreadable cell is None.
 
     Raises BackendError when a device is lost meanwhile.
     """
@@ -47,7 +47,7 @@ def read_topology(library: Library, gpus: Sequence[Gpu], root: str) -> Topology:
 
 
 def _active_peers(library: Library, gpu: Gpu) -> list[str | None]:
-    """Return the peer of every link that is up now."""
+    """Return the peer of every link that is up."""
     target, device = gpu
     states = {link.port: library.on(target, Call("nvmlDeviceGetNvLinkState", (link.port,))) for link in device.links}
     return [link.peer for link in device.links if states[link.port] == (SUCCESS, 1)]
@@ -64,14 +64,14 @@ def _cell(library: Library, gpus: Sequence[Gpu], active: Sequence[Peers], row: i
 
 
 def _links_between(gpus: Sequence[Gpu], active: Sequence[Peers], row: int, column: int) -> int:
-    """Return the links that carry traffic between two devices: straight ones, else what both have into the switches."""
+    """Return the number of links between two devices: direct ones, else the smaller of their numbers into switches."""
     peer = gpus[column][1]
     direct = sum(1 for name in active[row] if name is not None and name in (peer.pci, peer.id))
     return direct or min(list(active[row]).count("switch"), list(active[column]).count("switch"))
 
 
 def _ask(library: Library, first: Gpu, second: Gpu, symbol: str, *arguments: int) -> Any:
-    """Return the result of a function of two devices, or None where there is none to be had."""
+    """Return the result of a function of two devices, or None if there is none."""
     text = f"{first[0].text(symbol)} and {second[0].label}"
     code, value = library.attempt(text, symbol, first[0].handle, second[0].handle, *arguments)
     if code:
@@ -82,7 +82,7 @@ def _ask(library: Library, first: Gpu, second: Gpu, symbol: str, *arguments: int
 
 def _cpus(library: Library, target: Target) -> str | None:
     """Return the processors next to the device as ranges, such as ``0-55,112-167``."""
-    words = (os.cpu_count() or 1) // 64 + 16  # more than this machine has now: NVML also counts those offline
+    words = (os.cpu_count() or 1) // 64 + 16  # more than this machine has now: NVML also counts offline ones
     masks = library.optional(target, "nvmlDeviceGetCpuAffinity", words)
     if masks is None:
         return None

@@ -1,4 +1,4 @@
-"""XIDs as NVML reports them: an event set, on which each device that answers is registered."""
+"""XIDs from NVML: an event set on which each device that answers is registered."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class XidEvents:
     """The event set of one loaded library."""
 
     def __init__(self, library: Library, context: Context) -> None:
-        """Make the set with the first device that is watched."""
+        """Prepare; the set is created with the first watched device."""
         self._library = library
         self._context = context
         self._set: Any = None
@@ -28,7 +28,7 @@ class XidEvents:
         self._failure_noted = False
 
     def watch(self, devices: Iterable[tuple[Device, Target]]) -> None:
-        """Register each of *devices*; its handle is noted, because a lost device cannot tell its identity."""
+        """Register each of *devices*; its handle is stored, because a lost device cannot report its identity."""
         if self._set is None and not self._failure_noted:
             code, self._set = self._library.attempt("nvmlEventSetCreate", "nvmlEventSetCreate")
             if code:
@@ -40,7 +40,7 @@ class XidEvents:
                 self._register(device, target)
 
     def read(self) -> Iterator[Event]:
-        """Yield the XIDs that were reported since the last call, without waiting for one."""
+        """Yield the XIDs since the last call, without waiting for one."""
         while self._set is not None:
             symbol = "nvmlEventSetWait_v2"
             code, data = self._library.attempt(symbol, symbol, self._set, 0)
@@ -76,7 +76,7 @@ class XidEvents:
         )
 
     def _note_failure(self, code: int) -> None:
-        """Note once that events cannot be read; that none came in time is the normal end of waiting."""
+        """Log once that events cannot be read; a timeout without an event is normal."""
         if code == TIMEOUT:
             return
         if not self._failure_noted:
