@@ -1,9 +1,9 @@
 """NVIDIA devices through NVML.
 
-Two groups. ``fast``: heat, power, clocks, throttling, memory errors, repairs that are pending or failed, links up,
+Two groups. ``fast``: temperatures, power, clocks, throttling, memory errors, pending or failed repairs, link states,
 load. ``slow``: thresholds and limits, counters of links and PCIe, repairs and errors over the device's life, fabric,
-settings. XIDs come as events. A device that NVML counts but that no longer answers is listed with what is remembered
-of it, and reading it raises BackendError(LOST).
+settings. XIDs are events. A device that NVML counts but that no longer answers is listed with its remembered identity,
+and reading it raises BackendError(LOST).
 """
 
 from __future__ import annotations
@@ -51,17 +51,18 @@ OF_ALL = frozenset({FailureKind.NO_DRIVER, FailureKind.VERSION_MISMATCH, Failure
 
 
 def open_backend(context: Context) -> NvidiaBackend:
-    """Load NVML; raise BackendError where nvidia-ml-py, library or driver are missing or do not fit each other."""
+    """Load NVML. Raises BackendError if nvidia-ml-py, library or driver are missing or do not fit each other."""
     return NvidiaBackend(context, load(context.progress, context.root))
 
 
 class _Gpu:
-    """One device that was seen: its identity, its handle, and what is known about what it supports."""
+    """One known device: its identity, its handle, and the calls that it supports."""
 
     def __init__(self, index: int, target: Target, device: Device, *, told_share: bool = True) -> None:
         self.index = index
         self.told_share = told_share
-        """Whether it said if it is a share of a board, which owes little: one that did not is asked again."""
+        """Whether it reported if it is a share of a board, of which few readings are required; else it is asked later.
+        """
         self.target = target
         self.device = device
         self.links = len(device.links)
@@ -71,7 +72,7 @@ class _Gpu:
 
     @property
     def complete(self) -> bool:
-        """Whether it told who it is and every link its peer, which one does only while it is up: that takes a while."""
+        """Whether it reported its identity and the peer of every link; a link reports its peer only while it is up."""
         device = self.device
         named = device.uuid is not None and device.model != UNNAMED and self.told_share
         linked = bool(device.links) or expected_links(device) is None
@@ -79,7 +80,7 @@ class _Gpu:
 
 
 class NvidiaBackend:
-    """The devices of one node as NVML shows them."""
+    """The NVIDIA devices of one node."""
 
     groups = ("fast", "slow")
 
@@ -96,7 +97,7 @@ class NvidiaBackend:
         self.versions = self._read_versions()
 
     def devices(self) -> tuple[Device, ...]:
-        """Enumerate again; what was found unsupported is tried anew. Raise BackendError where there is no device."""
+        """Enumerate again; unsupported values are retried. Raises BackendError if there is no device."""
         count = self._library.system("nvmlDeviceGetCount")
         self._drained = self._read_drained(count)
         if not count and not self._drained:
@@ -133,7 +134,7 @@ class NvidiaBackend:
         return (*(gpu.device for gpu in sorted(found.values(), key=lambda gpu: gpu.index)), *self._drained.values())
 
     def read(self, group: str, device: Device) -> list[Reading]:
-        """Return the readings of *group*; raise BackendError when the device is lost or answers nothing at all."""
+        """Return the readings of *group*. Raises BackendError when the device is lost or answers no call."""
         if device.drained:
             return []
         gpu = self._gpus.get(device.id)
@@ -146,7 +147,7 @@ class NvidiaBackend:
         readings = self._read(group, gpu)
         split = next((reading.value for reading in readings if reading.quantity == "partitioned"), None)
         if isinstance(split, bool):
-            if gpu.split not in (None, split):  # what it tells, and of which links, is not what it told until now
+            if gpu.split not in (None, split):  # its links and supported values may have changed
                 gpu.plans.clear()
                 gpu.links = max(gpu.links, link_count(self._library, gpu.target))
                 readings = self._read(group, gpu)
@@ -168,7 +169,7 @@ class NvidiaBackend:
         return self._xids.read()
 
     def topology(self) -> Topology:
-        """Return how the devices that answer are connected; each keeps its number, and one that is silent is told."""
+        """Return the connections of the devices that answer; each keeps its number, and a silent one is reported."""
         known = sorted(self._gpus.values(), key=lambda gpu: gpu.index)
         present = [gpu for gpu in known if gpu.lost is None]
         found = read_topology(self._library, [(gpu.target, gpu.device) for gpu in present], self._context.root)
@@ -179,14 +180,14 @@ class NvidiaBackend:
         )
 
     def close(self) -> None:
-        """Let go of the event set and of the library."""
+        """Release the event set and the library."""
         self._xids.close()
         self._library.attempt("nvmlShutdown", "nvmlShutdown")
 
     # ---- Enumeration ------------------------------------------------------------------------------------------
 
     def _read_versions(self) -> dict[str, str]:
-        """Return the versions that the library tells; one that cannot be had costs no reading of a device."""
+        """Return the versions that the library reports; an unreadable one costs no reading of a device."""
         symbols = {
             "driver": "nvmlSystemGetDriverVersion",
             "nvml": "nvmlSystemGetNVMLVersion",
@@ -202,9 +203,9 @@ class NvidiaBackend:
         return versions
 
     def _places(self, count: int) -> list[tuple[int, int | str]]:
-        """Return index and place of every device to open: its PCI address where the kernel lists it, else the index.
+        """Return index and place of every device to open: its PCI address if the kernel lists it, else the index.
 
-        Even to open a device may hang. Under its address everybody sees which one it was, and it can be left alone.
+        Opening a device may hang. The progress line then names its address, by which it can be quarantined.
         """
         pages = self._pages()
         listed = [path.parent.name for path in (pages if len(pages) == count else self._used(pages))]
@@ -213,13 +214,13 @@ class NvidiaBackend:
         return [(index, address) for index, address in enumerate(listed) if address not in self._skipped]
 
     def _pages(self) -> list[Path]:
-        """Return what the kernel driver says about each of its devices, in the order of PCI addresses."""
+        """Return the kernel driver's pages about its devices, in the order of PCI addresses."""
         return sorted(Path(self._context.root, "proc/driver/nvidia/gpus").glob("*/information"))
 
     def _used(self, pages: list[Path]) -> list[Path]:
         """Return those of *pages* whose board NVML counts: no option excludes it, and this process may open it.
 
-        The page of a board that is left alone is not read either.
+        The page of a quarantined board is not read either.
         """
         texts = {
             page.parent.name: None if page.parent.name in self._skipped else self._read_page(page) for page in pages
@@ -229,8 +230,10 @@ class NvidiaBackend:
         return [page for page in pages if page.parent.name not in others]
 
     def _read_drained(self, count: int) -> dict[str, Device]:
-        """Return, by address, the boards that ``nvidia-smi drain`` keeps new processes from, where NVML counts fewer
-        boards than the kernel driver has. A refused question (virtual machines, old drivers) drains none.
+        """Return, by address, the drained boards, if NVML counts fewer boards than the kernel driver.
+
+        ``nvidia-smi drain`` keeps new processes from them. If the query is refused (virtual machines, old drivers),
+        none is drained.
         """
         self._drained = {}
         pages = self._pages()
@@ -242,11 +245,11 @@ class NvidiaBackend:
         return {page.parent.name: msgspec.structs.replace(self._page_device(page), drained=True) for page in drained}
 
     def _page_device(self, page: Path) -> Device:
-        """Return what the kernel driver's *page* tells of its board."""
+        """Return the board as the kernel driver's *page* reports it."""
         return from_page(page.parent.name, page.parent.name, self._read_page(page))
 
     def _read_page(self, path: Path) -> str:
-        """Return a page of the kernel driver, empty where unreadable; it waits for the board as any call does."""
+        """Return a page of the kernel driver, empty if unreadable; the read waits for the board as any call does."""
         self._context.progress.call(f"read {path}")
         try:
             return path.read_text(encoding="utf-8", errors="replace")
@@ -256,7 +259,7 @@ class NvidiaBackend:
             self._context.progress.returned()
 
     def _open(self, index: int, place: int | str) -> _Gpu | None:
-        """Return the device at *place*, known or new; None where it must not be touched."""
+        """Return the device at *place*, known or new; None if it must not be accessed."""
         symbol = "nvmlDeviceGetHandleByIndex" if isinstance(place, int) else "nvmlDeviceGetHandleByPciBusId"
         label = self._label_at(index, place)
         code, handle = self._library.attempt(f"{symbol} of {label}", symbol, place)
@@ -272,7 +275,7 @@ class NvidiaBackend:
             raise refused(code, f"{label} tells neither its UUID nor its PCI address", Asked.DEVICE)
         if self._skipped & {uuid, pci}:
             return None
-        if uuid is None:  # not told this time: what sits there kept its name
+        if uuid is None:  # not reported this time: the device there keeps its name
             uuid = next((gpu.device.uuid for gpu in self._gpus.values() if gpu.device.pci == pci), None)
         elif pci is not None:
             self._remembered.pop(pci, None)  # it had no other name so far
@@ -296,7 +299,7 @@ class NvidiaBackend:
         return f"index {place}" if isinstance(place, int) else f"PCI {place}"
 
     def _recall(self, index: int, error: BackendError, found: dict[str, _Gpu]) -> _Gpu:
-        """Return what is known of a device that is counted and does not answer."""
+        """Return the remembered device for one that is counted and does not answer."""
         missing = [gpu for gpu in self._remembered.values() if gpu.device.id not in found]
         gpu = next((gpu for gpu in missing if gpu.index == index), missing[0] if missing else None)
         if gpu is None:
@@ -306,7 +309,7 @@ class NvidiaBackend:
         return gpu
 
     def _stranger(self, index: int, found: dict[str, _Gpu]) -> Device:
-        """Return what the kernel driver's own list, or else the PCI bus, says of a device that never answered."""
+        """Return a device that never answered, as the kernel driver's list or else the PCI bus shows it."""
         answering = {gpu.device.pci for gpu in found.values()}
         silent = [path for path in self._used(self._pages()) if path.parent.name not in answering | self._skipped]
         if silent:
@@ -320,7 +323,7 @@ class NvidiaBackend:
         return sorted(board.pci for board in self._on_bus() if board.pci and board.driver == "nvidia")
 
     def _on_bus(self) -> tuple[Device, ...]:
-        """Return the accelerators on the PCI bus; none where that cannot be read."""
+        """Return the accelerators on the PCI bus; none if it cannot be read."""
         try:
             return pci_accelerators(Tree(self._context.root, self._context.progress))
         except OSError:
@@ -338,14 +341,14 @@ class NvidiaBackend:
 
 
 def _by_address(device: Device) -> Device:
-    """Return *device* under its address: the driver gave its name to another board, and neither may hide the other."""
+    """Return *device* with its address as id: its name now belongs to another board, and neither may hide the other."""
     return msgspec.structs.replace(device, id=device.pci or device.id, uuid=None, shares_uuid=True)
 
 
 def _refuse_silence(readings: list[Reading], device: Device, codes: set[int]) -> None:
-    """Raise BackendError where not one value could be read: the device is there and tells nothing.
+    """Raise BackendError if no value at all could be read from a device that is present.
 
-    To a virtual machine that shares a board its host may deny a whole group; that it tells nothing at all is judged.
+    In a virtual machine that shares a board, the host may deny a whole group; a device without any value is judged.
     """
     if any(reading.status is ReadingStatus.OK for reading in readings):
         return
