@@ -1,9 +1,9 @@
-"""What a person said of a fault, for how long it holds, and in which words it stays visible. Pure.
+"""Acknowledgements of faults: their term, their effect and their text. Pure.
 
-An acknowledgement stops a fault from counting. Repeats of the fault update it, also with a worse outcome; only a harder
-action opens it anew, and the first bad look after its expiry. The expiry alone closes nothing: the node is then
-degraded, and says why. Within a boot the time since boot decides about the expiry, so that no change of the wall clock
-does; how long the machine was off only the wall clock knows, which is asked once after a reboot.
+An acknowledged fault does not count. Repeats of the fault update it, also with a worse outcome. It reopens only if it
+requests a harder action, or with the first bad observation after the expiry. The expiry alone closes no gate: the node
+is then degraded, and the reason says why. Within a boot the time since boot decides about the expiry, so that no change
+of the wall clock does; only the wall clock knows how long the machine was off, so it is read once after a reboot.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from nodevet.checks.core.model import (
 from .damping import later
 
 ANNOUNCED_SECONDS = 86_400.0
-"""So long before its end an expiry is announced: a day, in which somebody is at work."""
+"""An expiry is announced so many seconds before: a day, in which an operator is at work."""
 
 RANK = {Outcome.UNMEASURED: 0, Outcome.WARN: 1, Outcome.FAIL: 2}
-"""Which outcome is worse."""
+"""Severity of outcomes, ascending."""
 
 
 class Returns(msgspec.Struct, frozen=True):
-    """The end of a word that has no term of its own, and covers returns of its fault ``until`` then, in its boot."""
+    """The end of an acknowledgement without a term: it covers returns of its fault ``until`` then, in the same boot."""
 
     until: Instant
 
@@ -48,10 +48,11 @@ class Returns(msgspec.Struct, frozen=True):
 def granted(
     episode: Episode, *, note: str, actor: str, time: Instant | None, until: Instant | Returns | None
 ) -> Episode:
-    """Return *episode* as *actor* acknowledges it at *time*; a later word replaces an earlier one.
+    """Return *episode* as acknowledged by *actor* at *time*; a later acknowledgement replaces an earlier one.
 
-    What the earlier one was about stays known: who gives a word another term or note does not take it back. A resume of
-    the node says less than a word that stands: it adds for how long returns are covered, where that has no term.
+    The outcome and action that the earlier one covered stay covered: a new term or note does not withdraw it. A resume
+    of the node is weaker than an acknowledgement in force: it only adds how long returns are covered, if that has no
+    term.
     """
     stands = is_word(episode) and episode.expired is None
     covers = until.until if isinstance(until, Returns) else None
@@ -73,7 +74,7 @@ def granted(
 
 
 def _known(episode: Episode) -> tuple[Outcome, Action]:
-    """Return outcome and action that are known of *episode*: those of now, or worse ones of a word that is in force."""
+    """Return outcome and action that are known of *episode*: the present ones, or worse ones acknowledged in force."""
     now = (episode.outcome, episode.finding.action)
     if episode.state is not EpisodeState.ACKNOWLEDGED or episode.expired is not None or episode.known is None:
         return now
@@ -81,12 +82,12 @@ def _known(episode: Episode) -> tuple[Outcome, Action]:
 
 
 def extended(word: Episode, *, note: str, actor: str, time: Instant | None, until: Instant) -> Episode:
-    """Return the *word* about a fault that is not there at *time*, as *actor* says it anew: until another moment."""
+    """Return *word*, an acknowledgement of a fault absent at *time*, as renewed by *actor* until another time."""
     return msgspec.structs.replace(word, note=note, actor=actor, acknowledged=time, until=until, covers=None)
 
 
 def covered(episode: Episode, word: Episode | None) -> Episode:
-    """Return *episode*, which returns, under the acknowledgement of *word*, where that covers it."""
+    """Return *episode*, which returns, with the acknowledgement of *word* if that covers it."""
     if word is None or are_other_boards(word.serial, episode.serial) or is_harder(word, episode.finding):
         return episode
     return msgspec.structs.replace(
@@ -103,9 +104,9 @@ def covered(episode: Episode, word: Episode | None) -> Episode:
 
 
 def are_other_boards(serial: str | None, other: str | None) -> bool:
-    """Return whether two serials under one name are those of two boards: one that was never told cannot differ.
+    """Return whether two serials under one name belong to two boards; an unknown serial differs from none.
 
-    Nor can the number of a chip, which AMD SMI gives where the board has no serial, from the serial of a board.
+    A chip number, which AMD SMI reports for boards without a serial, does not differ from a serial either.
     """
     serial, other = told_serial(serial), told_serial(other)
     if serial is None or other is None:
@@ -114,10 +115,10 @@ def are_other_boards(serial: str | None, other: str | None) -> bool:
 
 
 def may_be_of_another(episode: Episode, now: Instant) -> bool:
-    """Return whether the word about *episode*, whose board tells its name *now* first, may be about another board.
+    """Return whether the acknowledgement of *episode*, whose board first reports its name *now*, may be of another.
 
-    Boards are exchanged while the power is off, and in the boot of the word this one was known by its address alone, or
-    by a number.
+    Boards are exchanged while the power is off, and in the boot of the acknowledgement this one was known only by its
+    address or by a number.
     """
     said = episode.acknowledged
     nameless = episode.pci is None or episode.key.device.endswith(episode.pci)
@@ -129,7 +130,7 @@ def _is_chip(serial: str) -> bool:
 
 
 def is_over(until: Instant | None, now: Instant) -> bool:
-    """Return whether *until* is reached: by the time since boot within its boot, else by the wall clock."""
+    """Return whether *until* has passed: by the time since boot within its boot, else by the wall clock."""
     if until is None:
         return False
     if until.boot_id == now.boot_id:
@@ -138,9 +139,9 @@ def is_over(until: Instant | None, now: Instant) -> bool:
 
 
 def anchored(episode: Episode, now: Instant) -> Episode:
-    """Return *episode* with the end of its term in the boot of *now*, by the wall clock, once after each reboot.
+    """Return *episode* with the end of its term converted to the boot of *now*, by the wall clock, once after a reboot.
 
-    From then on a clock that is set changes nothing. A clock that was lost gives at most the whole term anew.
+    After that, setting the clock changes nothing. A lost clock restarts at most the whole term.
     """
     until = episode.until
     if until is None or until.boot_id == now.boot_id:
@@ -153,18 +154,18 @@ def anchored(episode: Episode, now: Instant) -> Episode:
 
 
 def covering_end(episode: Episode) -> Instant | None:
-    """Return until when the return of *episode* is covered; None where it is not, or for as long as it lasts."""
+    """Return until when a return of *episode* is covered; None if it is not, or as long as the acknowledgement."""
     return episode.until or episode.covers
 
 
 def covers_at(episode: Episode, now: Instant) -> bool:
-    """Return whether the word about *episode* covers a return of it *now*: a term does so over a reboot too."""
+    """Return whether the acknowledgement of *episode* covers a return *now*: with a term, also after a reboot."""
     end = covering_end(episode)
     return end is not None and not is_over(end, now) and (episode.until is not None or end.boot_id == now.boot_id)
 
 
 def expire(episode: Episode, now: Instant) -> Episode:
-    """Return *episode* with the mark of its expiry, where that is reached *now*, or without a cover that is over."""
+    """Return *episode* marked as expired if its term has passed *now*, and without a cover that has ended."""
     if episode.covers is not None and not covers_at(episode, now):
         return msgspec.structs.replace(episode, covers=None)
     is_due = episode.state is EpisodeState.ACKNOWLEDGED and episode.expired is None and is_over(episode.until, now)
@@ -172,7 +173,7 @@ def expire(episode: Episode, now: Instant) -> Episode:
 
 
 def is_harder(episode: Episode, finding: Finding) -> bool:
-    """Return whether *finding* asks for more than what the person knew; of what was not measured no fault was known."""
+    """Return whether *finding* requests more than was acknowledged; an unmeasured reading was no known fault."""
     outcome, action = episode.known or (episode.outcome, episode.finding.action)
     if finding.outcome is Outcome.UNMEASURED:
         return False
@@ -180,15 +181,15 @@ def is_harder(episode: Episode, finding: Finding) -> bool:
 
 
 def says_more(episode: Episode, finding: Finding) -> bool:
-    """Return whether *finding* is graver than *episode*, or as grave and asks for a harder action."""
+    """Return whether *finding* is more severe than *episode*, or equally severe with a harder action."""
     rank = RANK[finding.outcome] - RANK[episode.outcome]
     return rank > 0 or (rank == 0 and finding.action.rank > episode.finding.action.rank)
 
 
 def was_seen(shown: Episode, newest: Episode) -> bool:
-    """Return whether who saw *shown* knows of *newest* too, which may not be shown yet: a word covers no more.
+    """Return whether an operator who saw *shown* knows *newest* too, which may not be displayed yet.
 
-    It does not where it asks for more, or is of another board.
+    Not if *newest* requests more, or is of another board: an acknowledgement covers only what was seen.
     """
     seen = msgspec.structs.replace(shown, known=(shown.outcome, shown.finding.action))
     more = newest.state is EpisodeState.OPEN and is_harder(seen, newest.finding)
@@ -196,10 +197,10 @@ def was_seen(shown: Episode, newest: Episode) -> bool:
 
 
 def reopens_after_expiry(episode: Episode, finding: Finding, now: Instant) -> bool:
-    """Return whether the bad look *finding* was taken after the acknowledgement of *episode* was over.
+    """Return whether the bad observation *finding* was made after the acknowledgement of *episode* had expired.
 
-    What each round tells without a look of its own is as old as the last one. A look of this boot is later than an end
-    that an earlier one noticed; one of another boot is not later than anything.
+    A finding that is repeated without a new sample has the time of the old one. An observation of this boot is later
+    than an expiry of an earlier boot; one of another boot is later than nothing.
     """
     expired = episode.expired
     if expired is None:
@@ -211,7 +212,7 @@ def reopens_after_expiry(episode: Episode, finding: Finding, now: Instant) -> bo
 
 
 def standing(episodes: Iterable[Episode]) -> tuple[Episode, ...]:
-    """Return the acknowledged faults that do not count, gravest first; an application's own are none of the node."""
+    """Return the acknowledged faults, which do not count, most severe first; application errors are no node faults."""
     found = [
         episode
         for episode in episodes
@@ -223,33 +224,33 @@ def standing(episodes: Iterable[Episode]) -> tuple[Episode, ...]:
 
 
 def command_words(key: Key) -> str:
-    """Return what names *key* behind ``nodevet ack`` in a shell: ``link.down --device GPU-aaaa --part 'link 17'``."""
+    """Return the arguments of ``nodevet ack`` for *key*: ``link.down --device GPU-aaaa --part 'link 17'``."""
     part = () if key.part.kind is PartKind.DEVICE else ("--part", str(key.part))
     device = (f"--device={key.device}",) if key.device.startswith("-") else ("--device", key.device)
     return shlex.join((key.code, *device, *part))
 
 
 def is_word(episode: Episode) -> bool:
-    """Return whether a person's word stands at *episode*, in force or expired."""
+    """Return whether *episode* has an acknowledgement, in force or expired."""
     return episode.state is EpisodeState.ACKNOWLEDGED
 
 
 def is_covering(episode: Episode) -> bool:
-    """Return whether *episode* is over, and what a person said of it covers its return."""
+    """Return whether *episode* is over, and its acknowledgement covers a return."""
     return episode.state is EpisodeState.CLEARED and covering_end(episode) is not None and episode.expired is None
 
 
 def is_announced(episode: Episode, now: Instant) -> bool:
-    """Return whether the acknowledgement of *episode*, or of its return, ends within a day, and has not yet."""
+    """Return whether the acknowledgement of *episode*, or of its return, ends within a day but has not ended yet."""
     if not (is_word(episode) or is_covering(episode)) or episode.until is None or episode.expired is not None:
         return False
     return is_over(episode.until, later(now, ANNOUNCED_SECONDS))
 
 
 def acknowledged_words(episodes: Iterable[Episode]) -> str:
-    """Return what is acknowledged among *episodes* in one phrase, such as ``1 acknowledged failure (GPU 6: ...)``.
+    """Return the acknowledged *episodes* in one phrase, such as ``1 acknowledged failure (GPU 6: ...)``.
 
-    The gravest is told with who acknowledged it, when, why and until when; empty where nothing is.
+    For the most severe one it names actor, time, note and expiry; empty if none is acknowledged.
     """
     known = standing(episodes)
     gravest = next(iter(known), None)
@@ -260,15 +261,15 @@ def acknowledged_words(episodes: Iterable[Episode]) -> str:
 
 
 def longest_first(covered: Iterable[Episode]) -> list[Episode]:
-    """Return the acknowledgements of *covered* faults, those that end last first."""
+    """Return the acknowledgements of *covered* faults, latest expiry first."""
     ends = ((covering_end(entry), entry) for entry in covered)
     return [entry for _, entry in sorted(ends, key=lambda end: (-(end[0].wall_seconds if end[0] else 0.0), end[1].key))]
 
 
 def covering_words(covered: Iterable[Episode]) -> str:
-    """Return which acknowledgements cover the return of faults that are over, in one phrase; empty where none does.
+    """Return the acknowledgements that cover returns of past faults in one phrase; empty if there are none.
 
-    That which ends last is told with who acknowledged what, when, why and until when.
+    For the one with the latest expiry it names actor, fault, time, note and expiry.
     """
     words = longest_first(covered)
     if not words:
@@ -278,19 +279,19 @@ def covering_words(covered: Iterable[Episode]) -> str:
 
 
 def covering_count(words: Sized) -> str:
-    """Return how many acknowledgements cover what is not seen now, in words; empty where none does."""
+    """Return the number of acknowledgements that cover a return, as text; empty if there are none."""
     noun = "1 acknowledgement covers" if len(words) == 1 else f"{len(words)} acknowledgements cover"
     return f"{noun} cleared faults" if words else ""
 
 
 def counted_words(known: tuple[Episode, ...]) -> str:
-    """Return how many faults are acknowledged: ``2 acknowledged failures``."""
+    """Return the number of acknowledged faults as text: ``2 acknowledged failures``."""
     noun = "failure" if any(entry.outcome is Outcome.FAIL for entry in known) else "finding"
     return f"{len(known)} acknowledged {noun}{'' if len(known) == 1 else 's'}"
 
 
 def person_words(episode: Episode) -> str:
-    """Return who acknowledged *episode*, when, until when and with which note."""
+    """Return actor, time, expiry and note of the acknowledgement of *episode*."""
     said = f"acknowledged by {episode.actor or 'a person'}"
     if episode.acknowledged is not None:
         said += f" on {date_words(episode.acknowledged)}"
@@ -301,5 +302,5 @@ def person_words(episode: Episode) -> str:
 
 
 def date_words(moment: Instant) -> str:
-    """Return the wall time of *moment* as people write it, to the minute."""
+    """Return the wall time of *moment* to the minute."""
     return datetime.fromtimestamp(moment.wall_seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")

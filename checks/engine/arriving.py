@@ -1,7 +1,7 @@
-"""Boards that may still come: for some minutes after its boot a node lists those that its drivers have taken so far.
+"""Boards that may still appear: in the first minutes after a boot, drivers are still probing boards.
 
-A board that no look of this boot has shown is not gone, and an agent that closed its gate for it would not open it
-when the board has come.
+A board that was not yet seen in this boot is not missing. An agent that closed its gate for such a board would not
+reopen the gate once the board appears.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ from .view import Seen, View
 
 
 def is_booting(view: View) -> bool:
-    """Return whether a driver may still load: amdgpu takes a board after the other, and longer than the agent starts.
+    """Return whether a driver may still be loading: amdgpu probes board after board, longer than the agent starts.
 
-    What is told meanwhile closes no gate by itself, for no agent ends its own drain when the driver has come.
+    Findings of this time close no gate by themselves, because no agent ends its own drain after the driver has loaded.
     """
     return choose("driver.settling").holds(view.now.boottime_ns / 1e9)
 
 
 def may_be_bound_yet(view: View, board: Device) -> bool:
-    """Return whether the driver may still come to *board*, which is on the bus without any."""
+    """Return whether the driver may still bind to *board*, which is on the bus without a driver."""
     return board.driver is None and is_booting(view)
 
 
 def is_being_taken(view: View, page: Device) -> bool:
-    """Return whether its driver may be at work on *page* for the first time: the kernel binds a board before that."""
+    """Return whether the driver may still be initializing *page*: the kernel binds a board before that."""
     vendor = vendor_of(page.vendor)
     return vendor.takes_in_turn and page.driver == vendor.kernel_module and is_booting(view)
 
 
 def may_be_listed_yet(view: View, seen: Seen, page: Device | None) -> bool:
-    """Return whether the board that was *seen*, in no look of this boot, may still come: no board of this boot is gone.
+    """Return whether the board that was *seen*, but not yet in this boot, may still appear.
 
-    *page* is what the bus shows at its slot. Of the driver behind a command nobody knows how it takes its boards.
+    *page* is the device at its slot on the bus. How the driver behind a command probes boards is unknown.
     """
     if seen.last.boot_id == view.now.boot_id or not is_booting(view):
         return False
@@ -46,11 +46,11 @@ def may_be_listed_yet(view: View, seen: Seen, page: Device | None) -> bool:
 
 
 def page_of(device: Device, pages: Iterable[Device]) -> Device | None:
-    """Return the one of *pages* of the bus at the place of *device*: of a part, whatever function it is told by."""
+    """Return the one of *pages* of the bus at the address of *device*; for a part, any function of its board."""
     places = places_of(device)
     return next((page for page in pages if page.pci in places), None)
 
 
 def places_of(device: Device) -> set[str | None]:
-    """Return the addresses under which the bus may show *device*: a part is told by another function of its board."""
+    """Return the addresses under which the bus may list *device*: a part has another function of its board."""
     return {device.pci} if device.parent is None else {device.pci, f"{(device.pci or '').rpartition('.')[0]}.0"}

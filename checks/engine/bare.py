@@ -1,4 +1,4 @@
-"""Boards that only the PCI bus shows: no reader lists them, so none is measured."""
+"""Boards that only the PCI bus lists: no reader lists them, so none is measured."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from .view import View
 
 
 def reader_of(view: View, backend: str) -> ReaderStatus | None:
-    """Return the state of the reader of *backend*, or None where there is none."""
+    """Return the status of the reader of *backend*, or None if there is none."""
     return next((reader for reader in view.readers if reader.backend == backend), None)
 
 
 def bare_boards(view: View, vendor: str) -> list[Device]:
-    """Return the accelerators of *vendor* that only the PCI bus shows."""
+    """Return the accelerators of *vendor* that only the PCI bus lists."""
     return [d for d in view.of_kind(DeviceKind.ACCELERATOR) if d.backend == "host" and d.vendor == vendor]
 
 
 def unread_boards(view: View, vendor: str, reader: ReaderStatus | None, unplaced: int) -> list[Device]:
-    """Return the boards of *vendor* that only the PCI bus shows, and that no other finding or reader tells of.
+    """Return the boards of *vendor* that only the PCI bus lists, and that no other finding or reader reports.
 
-    As many as *unplaced* are told without an address: where no more are bound to a driver, they are these.
+    *unplaced* boards are listed without an address: if no more boards than that have a driver, they are these boards.
     """
     boards = [board for board in bare_boards(view, vendor) if board.driver not in LENT_DRIVERS]
     others = _named_by_another(view, vendor)
@@ -31,10 +31,10 @@ def unread_boards(view: View, vendor: str, reader: ReaderStatus | None, unplaced
     bound = [board for board in boards if board.driver is not None]
     if len(bound) <= unplaced:
         boards = [board for board in boards if board.driver is None]
-    if reader is not None and reader.state is not ReaderState.RUNNING:  # its failure is that of the boards it was given
+    if reader is not None and reader.state is not ReaderState.RUNNING:  # its failure is the failure of its boards
         boards = [board for board in boards if board.pci not in not_given(view)]
     elif reader is not None:
-        # One that is remembered is told as device.missing, one that its driver holds and does not list as device.lost.
+        # A remembered board is reported as device.missing, one that its driver holds but does not list as device.lost.
         remembered = _remembered(view, vendor)
         named = {board.pci for board in boards if board.pci in remembered and not may_be_bound_yet(view, board)}
         boards = [board for board in boards if board.pci not in named and not _is_driven(view, board)]
@@ -42,10 +42,10 @@ def unread_boards(view: View, vendor: str, reader: ReaderStatus | None, unplaced
 
 
 def is_unanswered(view: View, board: Device) -> bool:
-    """Return whether its own driver holds *board*, runs without it, and does not list it.
+    """Return whether the driver holds *board*, works without it, and does not list it.
 
-    It runs without it where it answers for its siblings, or was told to leave it alone, as the only one may be. One
-    that is remembered by its name is missing under that name.
+    It works without it if it answers for sibling boards, or if the board (possibly the only one) is quarantined. A
+    board remembered by name is missing under that name.
     """
     reader = reader_of(view, board.vendor)
     return (
@@ -61,9 +61,9 @@ def is_unanswered(view: View, board: Device) -> bool:
 
 
 def out_of_place(view: View, vendor: str) -> tuple[Device, ...]:
-    """Return the boards that the library of *vendor* lists without an address, or at one that is not on the bus.
+    """Return the boards that the library of *vendor* lists without an address, or with one that is not on the bus.
 
-    Each of them may be one that the bus shows and the library seems not to list.
+    Each of them may be a board on the bus that the library seems not to list.
     """
     places = {page.pci for page in view.on_bus}
     boards = (device for device in view.of_kind(DeviceKind.ACCELERATOR) if device.backend == vendor)
@@ -72,21 +72,21 @@ def out_of_place(view: View, vendor: str) -> tuple[Device, ...]:
 
 
 def _is_driven(view: View, board: Device) -> bool:
-    """Return whether the driver of its vendor is bound to *board*, and runs: there is nothing to install."""
+    """Return whether the vendor's driver is bound to *board* and loaded: nothing needs to be installed."""
     reader = reader_of(view, board.vendor)
     running = reader is not None and reader.state is ReaderState.RUNNING
     return running and board.driver is not None and board.driver == vendor_of(board.vendor).kernel_module
 
 
 def _remembered(view: View, vendor: str) -> set[str | None]:
-    """Return the addresses of the devices that the library of *vendor* once named."""
+    """Return the addresses of the devices that the library of *vendor* has ever named."""
     return {seen.device.pci for seen in view.memory.seen.values() if seen.device.backend == vendor}
 
 
 def _named_by_another(view: View, vendor: str) -> set[str | None]:
-    """Return the addresses of the boards of *vendor* that a reader besides its own, such as a command, once named.
+    """Return the addresses of the boards of *vendor* that another reader, such as a command, has ever named.
 
-    While that reader runs, one that it does not list any more is missing under that name.
+    While that reader runs, a board that it no longer lists is missing under that name.
     """
     running = {reader.backend for reader in view.readers if reader.state is ReaderState.RUNNING}
     known = (seen.device for seen in view.memory.seen.values() if seen.device.vendor == vendor)
@@ -94,9 +94,9 @@ def _named_by_another(view: View, vendor: str) -> set[str | None]:
 
 
 def without_address(view: View, vendor: str) -> int:
-    """Return how many boards of *vendor* a reader besides its own lists, or listed, that do not tell their address.
+    """Return the number of boards without an address that a reader other than the vendor's lists or listed.
 
-    One that is listed no more is missing by its name; its page on the bus is no other board's.
+    A board that is no longer listed is missing by its name; its entry on the bus is no other board's.
     """
     running = {reader.backend for reader in view.readers if reader.state is ReaderState.RUNNING} - {"host", vendor}
     known = {device.id: device for device in (*(seen.device for seen in view.memory.seen.values()), *view.devices)}

@@ -1,7 +1,7 @@
-"""One check over one view: what it raises costs it, and a record that it cannot judge costs only itself.
+"""One run of a check on a view: an exception costs only this check, an invalid record only itself.
 
-Where a check raises, the events, results and samples that make it raise are found by halving and set aside; of a
-sample only the readings. The rest is judged. That something was set aside is a finding of its own, ``unknown``.
+If a check raises, the events, results and samples that cause it are found by bisection and set aside; of a sample only
+the readings. The rest is judged. A record that was set aside is a finding of its own, ``unknown``.
 """
 
 from __future__ import annotations
@@ -43,37 +43,37 @@ from .view import View
 
 CHECK_ERROR = "check.error"
 LONGEST_SECONDS = from_table("site_checks.together").value
-"""How long the checks of a site may take together in one round, because the loop waits for them.
+"""Time limit in seconds for all checks of a site together in one round, because the main loop waits for them.
 
-Those of nodevet itself need milliseconds.
+Checks of nodevet itself need milliseconds.
 """
 
 NOT_ASKED = "it did not run: another custom check used the time of all"
 
 FIRST_REST_SECONDS = from_table("site_checks.first_rest").value
 LONGEST_REST_SECONDS = from_table("site_checks.longest_rest").value
-"""How long one that took longer is not asked, twice as long each time in a row."""
+"""Longest pause in seconds of a check that exceeded its time; the pause doubles with each overrun in a row."""
 
 MOST_FINDINGS = int(from_table("site_checks.findings").value)
-"""So many are more than any node has: without a bound, a check that yields for ever would take all memory."""
+"""Limit of findings per check, more than any node has: a check that yields for ever would use up all memory."""
 
 MOST_TRIES = int(from_table("site_checks.tries").value)
-"""So often a check is tried again in one round; beyond that it is the check itself that is broken."""
+"""Limit of repeated runs of a check in one round; beyond it, the check itself is broken."""
 
 Item = TypeVar("Item")
 
 
 class ConfiguredCheck(msgspec.Struct, frozen=True):
-    """A check with the policy that the configuration gives it."""
+    """A check with its configured policy."""
 
     check: Check
     policy: msgspec.Struct
 
 
 class Ran(msgspec.Struct, frozen=True):
-    """What a check found; ``error`` where it could not run at all; ``aside`` are the events that it cannot judge.
+    """The findings of a check; ``error`` if it could not run at all; ``aside`` are events that it cannot judge.
 
-    One that ``overran`` its time was interrupted.
+    A check that ``overran`` its time was interrupted.
     """
 
     findings: tuple[Finding, ...] = ()
@@ -83,16 +83,16 @@ class Ran(msgspec.Struct, frozen=True):
 
 
 class Rests:
-    """Which checks overran their time, and until when they are not asked again."""
+    """The checks that exceeded their time, and the end of their pause."""
 
     def __init__(self) -> None:
-        """Begin with none."""
+        """Start without any."""
         self._resting: dict[str, tuple[Instant, float, Ran]] = {}
         self._round: Instant | None = None
         self._left = 0.0
 
     def run(self, configured: ConfiguredCheck, view: View) -> Ran:
-        """Return what the check finds in *view*, or what it came to last while it rests."""
+        """Return the check's result for *view*, or its last result during a pause."""
         name = configured.check.name
         since, rest, before = self._resting.pop(name, (view.now, 0.0, Ran()))
         seconds = view.now.seconds_since(since)
@@ -114,7 +114,7 @@ class Rests:
 
 
 class _Tries:
-    """Runs a check over parts of a view, as often as is sensible."""
+    """Runs a check on parts of a view, up to a limit of runs."""
 
     def __init__(self, configured: ConfiguredCheck, view: View) -> None:
         self._armed = configured
@@ -134,9 +134,9 @@ class _Tries:
 
 
 def run_check(configured: ConfiguredCheck, view: View, seconds: float = LONGEST_SECONDS) -> Ran:
-    """Return what the check finds in *view*, or in what is left of it without the records that make it raise.
+    """Return the check's result for *view*, without the records that make it raise.
 
-    One of a site has so many *seconds*.
+    A check of a site has *seconds* to run.
     """
     if configured.check.broken:
         return Ran(error=configured.check.broken)
@@ -144,7 +144,7 @@ def run_check(configured: ConfiguredCheck, view: View, seconds: float = LONGEST_
         return _run(configured, view)
     if seconds <= 0.0:
         return Ran(error=NOT_ASKED)
-    anew = msgspec.structs.replace(view, reuse=None)  # it may look at anything
+    anew = msgspec.structs.replace(view, reuse=None)  # it may read anything in the view
     try:
         return within(seconds, partial(_run, configured, anew))
     except Overrun as error:
@@ -182,7 +182,7 @@ def _run(configured: ConfiguredCheck, view: View) -> Ran:
 
 
 def nothing_found(check: Check, error: str) -> Finding:
-    """Return the finding of a check that raised, or that matched nothing on this node."""
+    """Return the finding of a check that raised, or that has nothing to judge on this node."""
     if not error:
         return Finding(
             check=check.name,
@@ -191,13 +191,13 @@ def nothing_found(check: Check, error: str) -> Finding:
             message=f"check {check.name} matched nothing on this node",
             fault_class=FaultClass.UNKNOWN,
         )
-    # Why it is broken says itself what to do, and one that was not asked is not at fault.
+    # The error of a broken check contains the next step, and a paused check is not at fault.
     step = "" if check.broken or error == NOT_ASKED else f"; {_report(check)}"
     return _error(check, NODE, "", f"check {check.name} did not run: {error}{step}")
 
 
 def runs_again(check: Check, ran: Ran, episodes: Iterable[Episode]) -> tuple[Finding, ...]:
-    """Return what ends the findings that *check* could not run, or not judge something that it now can."""
+    """Return the findings that end "could not run" episodes of *check*, or those of records that it can judge now."""
     told = [episode for episode in episodes if episode.key.code == CHECK_ERROR and episode.check == check.name]
     if ran.error or not told:
         return ()
@@ -212,9 +212,9 @@ def _over(episode: Episode, message: str) -> Finding:
 
 
 def not_asked(checks: Iterable[ConfiguredCheck], episodes: Iterable[Episode]) -> tuple[Finding, ...]:
-    """Return what ends the findings that a check could not run, which is none of *checks* any more.
+    """Return the findings that end "could not run" episodes of checks that are not among *checks* any more.
 
-    It was switched off, its package was removed, or it has another name now that it can be had.
+    Such a check was disabled, its package was removed, or it has another name now that it loads.
     """
     asked = {configured.check.name for configured in checks}
     return tuple(
@@ -225,10 +225,10 @@ def not_asked(checks: Iterable[ConfiguredCheck], episodes: Iterable[Episode]) ->
 
 
 def not_configured(readers: Iterable[ReaderStatus], episodes: Iterable[Episode]) -> tuple[Finding, ...]:
-    """Return what ends the findings that a reader could not read, which is none of *readers* any more.
+    """Return the findings that end "could not read" episodes of readers that are not among *readers* any more.
 
-    Its backend or command was taken out of the configuration. What a driver did is not undone by that, nor are boards
-    that were read by it (inventory).
+    Its backend or command was removed from the configuration. Faults of a driver do not end with that, nor do those of
+    boards that it read (inventory).
     """
     backends = {reader.backend for reader in readers}
     return tuple(
@@ -242,7 +242,7 @@ def not_configured(readers: Iterable[ReaderStatus], episodes: Iterable[Episode])
 
 
 def told_run(check: Check, ran: Ran, findings: Iterable[Finding], now: Instant, seconds: float) -> CheckRun:
-    """Return what a snapshot says of the run of *check* that began *now* and took *seconds*."""
+    """Return the snapshot's record of the run of *check* that began *now* and took *seconds*."""
     return CheckRun(
         check=check.name,
         time=now,
@@ -254,15 +254,15 @@ def told_run(check: Check, ran: Ran, findings: Iterable[Finding], now: Instant, 
 
 
 def tally(findings: Iterable[Finding]) -> dict[str, int]:
-    """Return how many of *findings* have each outcome."""
+    """Return the number of *findings* per outcome."""
     counts = Tally(finding.outcome for finding in findings)
     return {outcome.value: counts[outcome] for outcome in Outcome}
 
 
 def _judged(configured: ConfiguredCheck, view: View) -> tuple[Finding, ...]:
-    """Return what the check finds; raise whatever it raises, and of one of a site what `sound` does.
+    """Return the findings of the check. Raises any exception of the check, and for a site's check those of `sound`.
 
-    One that ends its process, as a script does, ends itself, and so does one that finds too much: RuntimeError.
+    RuntimeError if the check calls exit, as a script does, or yields too many findings.
     """
     try:
         found = tuple(islice(configured.check.judge(view, configured.policy), MOST_FINDINGS + 1))
@@ -276,10 +276,10 @@ def _judged(configured: ConfiguredCheck, view: View) -> tuple[Finding, ...]:
 
 
 def sound(finding: object) -> Finding:
-    """Return *finding* with each field of its type. Raises TypeError, or what msgspec says of a field.
+    """Return *finding* with valid field types. Raises TypeError, or msgspec's error for a field.
 
-    Nothing checks fields when a finding is made. One that cannot be kept or shown would cost every other one. The types
-    of our own checks are checked before a release.
+    Nothing validates fields when a finding is made, and one that cannot be stored or shown would cost all others. Our
+    own checks are type-checked before a release.
     """
     if not isinstance(finding, Finding):
         raise TypeError(f"yielded {type(finding).__name__}, not Finding")
@@ -287,7 +287,7 @@ def sound(finding: object) -> Finding:
 
 
 def _mended(tries: _Tries, key: tuple[str, str], sample: Sample) -> Sample | None:
-    """Return *sample* without the values that make the check raise; None where that is the sample as a whole."""
+    """Return *sample* without the values that make the check raise; None if the sample as a whole does."""
 
     def fails(some: Sequence[Reading]) -> bool:
         return tries.fails(samples={key: msgspec.structs.replace(sample, readings=tuple(some))})
@@ -322,7 +322,7 @@ def _set_aside(check: Check, bug: Bug, device: str, suffix: str, what: str) -> F
 
 
 def _report(check: Check) -> str:
-    """Return who can correct *check*, in words."""
+    """Return who can fix *check*, as text."""
     return "report this bug in nodevet" if check.is_own else f"correct {check.module}"
 
 

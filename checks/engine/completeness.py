@@ -1,8 +1,8 @@
-"""Whether a load proved what it set out to: every planned device and number format verified to its end. Pure.
+"""Whether a load proved its plan: every planned device and number format was verified to its end. Pure.
 
-Every surface takes its word for a load from here. A load is *complete* where each planned format of each planned device
-was verified; a format that a device lacks is listed and spoils nothing, unless somebody asked for it by name. What is
-not complete is ``unknown``, whatever was not proved and why; a wrong result is ``failed`` however the load ended.
+Every output reports the state of a load from here. A load is *complete* if each planned format of each planned device
+was verified; a format that a device lacks is listed and does no harm, unless an operator requested it by name. An
+incomplete load is ``unknown``, whatever the reason; a wrong result is ``failed``, however the load ended.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from nodevet.checks.core.model import NODE, Episode, EpisodeState, Result, Resul
 from .retest import is_passed_retest
 
 ASKED = "asked"
-"""The condition of a result whose number format somebody asked for by name."""
+"""Condition of a result whose number format was requested by name."""
 
 REFUSAL = "refusal"
-"""The condition of a refused result that says what refused: ``format`` (the device lacks it), or something else."""
+"""Condition of a refused result with the refusing part: ``format`` (the device lacks it), or something else."""
 
 LOAD = "load"
-"""The condition of a result that names the load it is of: boot and moment of its start."""
+"""Condition of a result that identifies its load: boot and start time."""
 
 PLANNED = "planned_results"
-"""The condition of a result that says how many results its load leaves: one for each planned format of each device."""
+"""Condition of a result with the number of results of its load: one per planned format and device."""
 
 NAMED_AT_MOST = 4
 
 
 class Planned(msgspec.Struct, frozen=True):
-    """One number format that is to be verified on one device; ``asked``: by name, not by a plan for its kind."""
+    """A number format to be verified on a device; ``asked``: requested by name, not by the plan of its kind."""
 
     device: str
     dtype: str
@@ -41,7 +41,7 @@ class Planned(msgspec.Struct, frozen=True):
 
 
 class Standing(StrEnum):
-    """What became of a planned format."""
+    """The outcome of a planned format."""
 
     VERIFIED = "verified"
     WRONG = "wrong"
@@ -50,7 +50,7 @@ class Standing(StrEnum):
 
 
 class Account(msgspec.Struct, frozen=True):
-    """What became of one planned format on one device; ``why`` is empty where it was verified."""
+    """The outcome of one planned format on one device; ``why`` is empty if it was verified."""
 
     device: str
     dtype: str
@@ -59,20 +59,20 @@ class Account(msgspec.Struct, frozen=True):
 
 
 class Completeness(msgspec.Struct, frozen=True):
-    """What became of everything that was planned, in the order of the plan."""
+    """The outcomes of the whole plan, in its order."""
 
     accounts: tuple[Account, ...]
 
     @property
     def state(self) -> State:
-        """Return ``ok`` where every device was verified and nothing is unproven, ``failed`` where a result is wrong."""
+        """Return ``ok`` if every device was verified and nothing is unproven, ``failed`` if a result is wrong."""
         if self._of(Standing.WRONG):
             return State.FAILED
         return State.OK if self.accounts and not self.unproven else State.UNKNOWN
 
     @property
     def unproven(self) -> tuple[Account, ...]:
-        """Return what was not proved. A device that lacks every planned format is not proved by that."""
+        """Return the unproven outcomes. A device that lacks every planned format is unproven too."""
         verified = {entry.device for entry in self._of(Standing.VERIFIED)}
         return tuple(
             entry
@@ -83,11 +83,11 @@ class Completeness(msgspec.Struct, frozen=True):
 
     @property
     def verified(self) -> int:
-        """Return how many planned formats were verified, counted on each device."""
+        """Return the number of verified planned formats, counted per device."""
         return len(self._of(Standing.VERIFIED))
 
     def reason(self, names: Mapping[str, str] | None = None) -> str:
-        """Return in one line what is wrong or not proved, devices by *names*; empty where the load is complete."""
+        """Return the failed or unproven part in one line, devices by *names*; empty if the load is complete."""
         wrong = self._of(Standing.WRONG)
         if wrong:
             return f"wrong results: {_listed(wrong, names or {})}"
@@ -103,9 +103,9 @@ class Completeness(msgspec.Struct, frozen=True):
 
 
 def account(plan: Iterable[Planned], results: Sequence[Result]) -> Completeness:
-    """Return what became of *plan* by *results*, in the order in which these came.
+    """Return the outcomes of *plan* by *results*, in the order of their arrival.
 
-    A planned format without a result is unproven. What was run beside the plan counts as if it was planned.
+    A planned format without a result is unproven. Formats that ran in addition count as planned.
     """
     planned = {(entry.device, entry.dtype): entry for entry in (*planned_in(results), *plan)}
     ordered = dict.fromkeys([(entry.device, entry.dtype) for entry in plan] + list(planned))
@@ -113,7 +113,7 @@ def account(plan: Iterable[Planned], results: Sequence[Result]) -> Completeness:
 
 
 def planned_in(results: Iterable[Result]) -> tuple[Planned, ...]:
-    """Return what *results* show to have been planned: a planned format leaves a result, also where it never ran."""
+    """Return the plan as *results* show it: a planned format leaves a result, also if it never ran."""
     return tuple(
         Planned(device, result.dtype or "", bool(result.conditions.get(ASKED)))
         for result in results
@@ -122,14 +122,14 @@ def planned_in(results: Iterable[Result]) -> tuple[Planned, ...]:
 
 
 def absent(load: Sequence[Result]) -> int:
-    """Return how many results of a *load* are not among these: still to come, or lost. They may tell of anything."""
+    """Return how many results of a *load* are missing here: still to come, or lost, with unknown content."""
     told = [result for result in load if isinstance(result.conditions.get(PLANNED), int)]
     planned = max((result.conditions[PLANNED] for result in told), default=0)
     return max(0, planned - len({(result.devices, result.dtype) for result in told}))
 
 
 def without(load: Completeness, count: int, where: str) -> Completeness:
-    """Return what a *load* proved of which *count* results are not in *where*."""
+    """Return the completeness of a *load* of which *count* results are not in *where*."""
     if not count:
         return load
     why = f"{count} of its results are not in {where}"
@@ -137,10 +137,10 @@ def without(load: Completeness, count: int, where: str) -> Completeness:
 
 
 def last_load(results: Iterable[Result]) -> tuple[Result, ...]:
-    """Return those of *results* that the newest load left, and whatever else is wrong: it stands until it is disproved.
+    """Return the *results* of the newest load, and all other wrong results, which stand until disproved.
 
-    For a surface that has the latest result of each format, of whichever load, in the order in which they came: a wall
-    clock that was set back must not bring an older load to the front.
+    For outputs that have the latest result of each format, of any load, in the order of arrival: a wall clock that was
+    set back must not make an older load the newest.
     """
     everything = tuple(results)
     load = everything[-1].conditions.get(LOAD) if everything else None
@@ -148,7 +148,7 @@ def last_load(results: Iterable[Result]) -> tuple[Result, ...]:
 
 
 def standing_wrong(episodes: Iterable[Episode]) -> tuple[tuple[str, Shown], ...]:
-    """Return the wrong results that no re-test has disproved, each with its device; acknowledged ones among them."""
+    """Return the wrong results that no re-test has disproved, each with its device; acknowledged ones included."""
     return tuple(
         (episode.key.device, shown)
         for episode in episodes
@@ -158,9 +158,9 @@ def standing_wrong(episodes: Iterable[Episode]) -> tuple[tuple[str, Shown], ...]
 
 
 def last_proof(results: Iterable[Result], episodes: Iterable[Episode]) -> Completeness:
-    """Return what the newest load proved beside the wrong results that stand: a shorter one takes none of them away.
+    """Return the completeness of the newest load and the wrong results that stand: a shorter load removes none of them.
 
-    A load that goes on, or whose end the agent did not live to see, has proved nothing of what it has not told yet.
+    Results of a load that is running, or whose end the agent missed, prove nothing beyond themselves.
     """
     everything = tuple(results)
     accounts = {(entry.device, entry.dtype): entry for entry in account((), last_load(everything)).accounts}
@@ -174,7 +174,7 @@ def last_proof(results: Iterable[Result], episodes: Iterable[Episode]) -> Comple
 
 
 def judged(verdict: Verdict, load: Completeness, names: Mapping[str, str] | None = None) -> Verdict:
-    """Return the *verdict* of a node as that of a *load* on it: never better than what the load proved."""
+    """Return the *verdict* of a node as that of a *load* on it: never better than the load proved."""
     if load.state.rank <= verdict.state.rank:
         return verdict
     return msgspec.structs.replace(verdict, state=load.state, reason=load.reason(names))

@@ -1,9 +1,8 @@
-"""Conditions that come and go: after a few returns in an hour one stays open for a while, each time for longer. Pure.
+"""Damping of flapping conditions: after some returns in an hour an episode is held open, longer each time. Pure.
 
-A condition opens at once, always; damping only delays its end, and the good looks that its end needs are counted
-meanwhile. What closes a gate is not damped, and neither is what could not be measured: clearing.csv has the column.
-The numbers are in reference/damping.csv. Times are those of the boot, so that a wall clock decides nothing; a reboot
-begins anew.
+A condition always opens at once; damping only delays its end, while the good observations for its end are counted.
+Neither faults that close a gate nor unmeasured readings are damped: see the column in clearing.csv. The numbers are in
+reference/damping.csv. Times are seconds since boot, independent of the wall clock; a reboot resets them.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from nodevet.checks.reference.tables import load_table
 
 
 class DampingRow(msgspec.Struct, frozen=True):
-    """After how many returns in which time a condition is held open, and for how long."""
+    """The number of returns and the window after which a condition is held open, and the hold time."""
 
     reopenings: int
     window_seconds: float
@@ -28,10 +27,10 @@ class DampingRow(msgspec.Struct, frozen=True):
 
 
 class Flap(msgspec.Struct, frozen=True):
-    """How a condition came and went lately.
+    """The recent history of a flapping condition.
 
-    It was ``closed`` last at that moment; ``reopened`` are its latest returns and ``times`` counts them; ``holds`` is
-    how often it was held open, ``until`` the end of the last hold.
+    ``closed`` is its last end; ``reopened`` are the times of its latest returns, ``times`` their number; ``holds`` is
+    the number of holds, ``until`` the end of the last one.
     """
 
     key: Key
@@ -50,7 +49,7 @@ def damping() -> DampingRow:
 
 
 def hold_seconds(holds: int) -> float:
-    """Return how long the hold of that number lasts: each longer than the one before, up to the longest."""
+    """Return the duration in seconds of hold number *holds*: each is longer than the one before, up to a maximum."""
     row = damping()
     seconds = row.first_hold_seconds
     for _ in range(holds - 1):
@@ -59,14 +58,14 @@ def hold_seconds(holds: int) -> float:
 
 
 def closed(flap: Flap | None, key: Key, now: Instant) -> Flap:
-    """Return what is remembered of the condition of *key*, which ends *now*; one that was steadily bad begins anew."""
+    """Return the history of the condition *key*, which ends *now*; a steadily bad condition starts a new one."""
     if flap is None or (flap.reopened and _is_past(flap.until or flap.reopened[-1], flap, now)):
         return Flap(key, now)
     return msgspec.structs.replace(flap, closed=now)
 
 
 def reopened(flap: Flap, now: Instant) -> Flap:
-    """Return what is remembered of a condition that is back *now*: held open where it came back too often."""
+    """Return the history of a condition that returns *now*: held open if it returned too often."""
     row = damping()
     recent = [then for then in flap.reopened if _within(then, now, row.window_seconds)]
     returns = (*recent, now)[-row.reopenings :]
@@ -77,17 +76,17 @@ def reopened(flap: Flap, now: Instant) -> Flap:
 
 
 def later(moment: Instant, seconds: float) -> Instant:
-    """Return the moment *seconds* after *moment* in its boot."""
+    """Return the time *seconds* after *moment* in the same boot."""
     return Instant(moment.boot_id, moment.boottime_ns + round(seconds * 1e9), moment.wall_seconds + seconds)
 
 
 def is_held(flap: Flap | None, now: Instant) -> bool:
-    """Return whether the condition of *flap* stays open *now*, however good it looks."""
+    """Return whether the condition of *flap* is held open *now*, regardless of good observations."""
     return flap is not None and flap.until is not None and (flap.until.seconds_since(now) or 0.0) > 0
 
 
 def is_forgotten(flap: Flap, now: Instant, *, is_open: bool) -> bool:
-    """Return whether *flap* says nothing now: of another boot, or over for as long as its last hold, or a window."""
+    """Return whether *flap* is obsolete now: of another boot, or ended longer ago than its last hold or the window."""
     return flap.closed.boot_id != now.boot_id or (not is_open and _is_past(flap.closed, flap, now))
 
 

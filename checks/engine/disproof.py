@@ -1,6 +1,6 @@
-"""What ends an episode besides good looks at it: a re-test, another board, the end of its job. Pure.
+"""Evidence other than good samples that ends an episode: a re-test, a replaced board, the end of a job. Pure.
 
-reference/clearing.csv says for each class which of them counts.
+reference/clearing.csv lists for each class which evidence counts.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from nodevet.checks.core.model import (
 from .retest import ClearingRow, clearing_table, is_later, retest_proof, stands_wrong
 
 LONGEST_PROCESS_ID = 10
-"""Digits of the largest process id, PID_MAX_LIMIT of the kernel, with room."""
+"""Maximum number of digits of a process id (PID_MAX_LIMIT of the kernel), with a margin."""
 
 
 class Holders(msgspec.Struct, frozen=True):
-    """The process ids that held a device at a moment."""
+    """The process ids that had a device open at a time."""
 
     pids: frozenset[int]
     time: Instant
 
 
 def holders_of(samples: Iterable[Sample]) -> dict[str, Holders]:
-    """Return the processes that hold each device, as the *samples* that could be read report them."""
+    """Return the processes that have each device open, from the readable *samples*."""
     return {
         sample.device: Holders(
             frozenset(int(pid) for pid in reading.value.split(",") if _is_process_id(pid)), sample.time
@@ -53,12 +53,11 @@ def _is_process_id(text: str) -> bool:
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
-    """What one round saw besides findings.
+    """The evidence of one round besides findings.
 
-    ``devices`` are present, ``remembered`` those known from before; ``moved`` names those that sat in another slot
-    before; ``names`` gives their ids to those that were known by address alone, or by another UUID, until now.
-    ``processes`` tell who held each device; one that could not be asked is absent. ``old_ports`` are those, by device,
-    that have but other numbers from now on.
+    ``devices`` are present, ``remembered`` those known from before; ``moved`` are those whose slot changed; ``names``
+    maps former ids (an address or another UUID) to present ones. ``processes`` are the processes on each device; absent
+    for a device that could not be read. ``old_ports`` are, by device, ports that have other numbers from now on.
     """
 
     now: Instant
@@ -72,7 +71,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def disproof(episode: Episode, evidence: Evidence, others: Iterable[Episode]) -> str | None:
-    """Return what ends *episode* besides good samples, or None; *others* may stand against it."""
+    """Return the evidence other than good samples that ends *episode*, or None; *others* may contradict it."""
     if episode.state not in (EpisodeState.OPEN, EpisodeState.ACKNOWLEDGED):
         return None
     row = clearing_table()[episode.finding.clearing]
@@ -86,17 +85,17 @@ def disproof(episode: Episode, evidence: Evidence, others: Iterable[Episode]) ->
 
 
 def _under_another_number(episode: Episode, row: ClearingRow, evidence: Evidence) -> str | None:
-    """Return that a condition of a link goes on, if it does, under the number that the driver gives its port now."""
+    """Return that a condition of a link continues, if it does, under the new port number of the driver."""
     key = episode.key
     is_old = key.part.kind is PartKind.LINK and (key.device, key.part.index) in evidence.old_ports
     return "its driver numbers this port differently" if is_old and row.good_samples is not None else None
 
 
 def _retest(episode: Episode, row: ClearingRow, evidence: Evidence, others: Iterable[Episode]) -> str | None:
-    """Return the proof of a passed re-test; a fault of the node is disproved by all its accelerators, or processors.
+    """Return the proof of a passed re-test; a fault of the node needs all its accelerators, or processors.
 
-    A load proves nothing of a device that was wrong in another one which nothing has disproved: its results may be
-    those of a probe that is too short to show it again.
+    A load proves nothing about a device with another wrong result that stands: its passed results may be those of a
+    probe that is too short to reproduce it.
     """
     tested: tuple[str, ...] = (episode.key.device,)
     if episode.key.device == NODE:
@@ -109,11 +108,11 @@ def _retest(episode: Episode, row: ClearingRow, evidence: Evidence, others: Iter
 
 
 def other_serial(episode: Episode, evidence: Evidence) -> str | None:
-    """Return the proof that the device was replaced: another serial where it sat, and its own nowhere.
+    """Return the proof that the device was replaced: another serial in its slot, and its own serial nowhere.
 
-    A device that sat in another slot before replaced nothing: addresses change when a board falls out. Nor did one
-    of the same name that tells the number of its chip, which is its UUID's, in the place of its serial, or did before.
-    Nor did one whose serial its driver writes another way.
+    A device whose slot changed replaced nothing: addresses change when a board drops out. Nor did a device of the same
+    name that reports, or reported, its chip number (part of its UUID) as the serial, or one whose driver formats the
+    serial differently.
     """
     devices = evidence.devices
     serial = compared_serial(episode.serial)

@@ -1,4 +1,4 @@
-"""How far counters grew from sample to sample: their last values, and what a restarted agent needs to go on."""
+"""Growth of counters between samples: their last values, and the state for a restarted agent."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ Key = tuple[str, str, Part]
 class Counter(msgspec.Struct, frozen=True):
     """The last value of a counter that is judged by its growth.
 
-    Where its reading was *interrupted* ``time`` is that of its last reading, else that of its last change: an unchanged
-    counter is not written again, and the time of its group's last sample stands for its own.
+    ``time`` is that of its last change, or after an *interrupted* reading that of its last reading: an unchanged
+    counter is not stored again, and the time of its group's last sample applies to it.
     """
 
     device: str
@@ -33,7 +33,7 @@ class Counter(msgspec.Struct, frozen=True):
 
 
 class Counters:
-    """The counters of all devices, and how far each grew up to its last sample."""
+    """The counters of all devices, and their growth up to the last sample."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class Counters:
         hourly: Iterable[Hourly] = (),
         times: Iterable[tuple[str, str, Instant]] = (),
     ) -> None:
-        """Go on with what another one *kept*, its growth within the *hour*, and the times of its last samples."""
+        """Restore the *kept* counters, the *hourly* growth, and the times of the last samples."""
         self._counters: dict[Key, Counter] = {}
         self._of_group: dict[tuple[str, str], set[Key]] = {}
         for entry in kept:
@@ -57,25 +57,25 @@ class Counters:
 
     @property
     def hourly(self) -> tuple[Hourly, ...]:
-        """Return the growth of the last hour."""
+        """Return the growth within the last hour."""
         return self._hours.kept
 
     @property
     def times(self) -> tuple[tuple[str, str, Instant], ...]:
-        """Return when each group of each device was read last: device, group, time."""
+        """Return the last read time of each group of each device: device, group, time."""
         return tuple((*key, moment) for key, moment in self._times.items())
 
     @property
     def growth(self) -> Mapping[Key, Growth]:
-        """Return how far each counter grew between its last two samples."""
+        """Return the growth of each counter between its last two samples."""
         return self._growth
 
     def last_time(self, sample: Sample) -> Instant | None:
-        """Return when the group of *sample* was read the last time before it; None where it never was."""
+        """Return the time of the previous sample of the group of *sample*; None if there was none."""
         return self._times.get((sample.device, sample.group))
 
     def take(self, sample: Sample) -> None:
-        """Note how far the counters of *sample*, which did not fail, grew since the sample before it."""
+        """Record the growth of the counters of *sample*, which did not fail, since the sample before it."""
         self._interrupt(sample)
         for reading in sample.readings:
             if reading.status is not ReadingStatus.OK or isinstance(reading.value, str):
@@ -85,7 +85,7 @@ class Counters:
         self._times[sample.device, sample.group] = sample.time
 
     def _interrupt(self, sample: Sample) -> None:
-        """Keep the time of the last reading of each counter that *sample* should hold and does not."""
+        """Keep the time of the last reading of each counter that is missing in *sample*."""
         last = self.last_time(sample)
         if last is None:
             return
@@ -97,7 +97,7 @@ class Counters:
                 self._counters[key] = msgspec.structs.replace(counter, time=last, interrupted=True)
 
     def _keep(self, key: Key, counter: Counter) -> None:
-        """Keep *counter* in the place of what was kept of it, which may have come in another group."""
+        """Store *counter* in place of its last value, which may have arrived in another group."""
         before = self._counters.get(key)
         if before is not None and before.group != counter.group:
             self._of_group[before.device, before.group].discard(key)

@@ -1,8 +1,8 @@
-"""How far a counter grew within the last hour, from its growth in spans of five minutes: no list of samples is kept.
+"""Growth of a counter within the last hour, from spans of five minutes: no list of samples is kept.
 
-What is counted are the last 55 to 60 minutes: the span of now, which goes on, and the eleven before it. A shorter time,
-such as one that begins anew each half hour, would see a steady rate above the limit at times and at times not. What
-grew between two looks counts for the earlier one, so that never more than an hour is counted.
+The window is the last 55 to 60 minutes: the current span and the eleven before it. In a shorter window, such as one
+that restarts each half hour, a steady rate above the limit would be seen only at times. Growth between two samples
+counts for the time of the earlier one, so that never more than an hour is counted.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ SPAN_SECONDS = 300.0
 SPANS = 12
 HOUR_SECONDS = SPANS * SPAN_SECONDS
 QUIET_SECONDS = 120.0
-"""A counter that stood still for so long is no rate any more: what it counted before is history."""
+"""A counter without growth for so long has no rate any more: its earlier growth is history."""
 
 
 Key = tuple[str, str, Part]
-"""Whose counter it is: device, quantity and part."""
+"""Device, quantity and part of the counter."""
 
 
 class Hourly(msgspec.Struct, frozen=True, array_like=True):
-    """What is known of the counter *key*: its value, when it was read and when it grew, to within a span.
+    """The state of the counter *key*: its value, its read time and the time of its growth, to within a span.
 
-    ``spans`` are the growth within each of the last spans of five minutes since the boot in which it grew.
+    ``spans`` is the growth in each of the last spans of five minutes since boot with growth.
     """
 
     key: Key
@@ -38,25 +38,24 @@ class Hourly(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Hours:
-    """The growth of counters over the last 55 to 60 minutes, whatever the cadence of their samples.
+    """Growth of counters in the last 55 to 60 minutes, independent of the interval of their samples.
 
-    ``kept`` goes over a restart: else an agent that is restarted each half hour would never see a whole one.
+    ``kept`` survives a restart: otherwise an agent that restarts each half hour would never see a whole hour.
     """
 
     def __init__(self, kept: Iterable[Hourly] = ()) -> None:
-        """Go on with what another one *kept*."""
+        """Restore the *kept* state."""
         self._counters = {entry.key: entry for entry in kept}
 
     @property
     def kept(self) -> tuple[Hourly, ...]:
-        """Return what another one goes on with."""
+        """Return the state for the next agent."""
         return tuple(self._counters.values())
 
     def grown(self, key: Key, value: float, time: Instant) -> float:
-        """Return how far the counter *key* grew in the last 55 to 60 minutes, or since it was first seen.
+        """Return the growth of the counter *key* in the last 55 to 60 minutes, or since its first sample.
 
-        A counter that fell, is of another boot, or was not looked at for an hour begins anew; one that stands still
-        has not grown.
+        A counter that fell, is of another boot, or was not read for an hour restarts; a constant one has no growth.
         """
         known = self._counters.get(key)
         unread = None if known is None else time.seconds_since(known.read)
@@ -69,7 +68,7 @@ class Hours:
             spans[_span(known.read)] = spans.get(_span(known.read), 0.0) + value - known.value
             kept = tuple((span, amount) for span, amount in spans.items() if span > recent)
             known = self._counters[key] = Hourly(key, value, time, time, kept)
-        elif _span(known.read) != _span(time):  # once in a span, or each look would be written
+        elif _span(known.read) != _span(time):  # once per span, or each sample would be stored
             kept = tuple((span, amount) for span, amount in known.spans if span > recent)
             known = self._counters[key] = Hourly(key, value, time, known.grew, kept)
         still = time.seconds_since(known.grew)
@@ -77,5 +76,5 @@ class Hours:
 
 
 def _span(time: Instant) -> int:
-    """Return the number of the span since the boot that *time* lies in."""
+    """Return the number of the span since boot that contains *time*."""
     return int(time.boottime_ns // round(SPAN_SECONDS * 1e9))

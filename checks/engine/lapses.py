@@ -1,7 +1,7 @@
-"""Since when a reading could not be had: one odd value is a round without it, and makes no device unknown by itself.
+"""Lapses: since when a reading is missing. One implausible value alone makes no device unknown.
 
-A sample that did not come makes a device unknown once it is old, not at once, because the last one still says
-something. A single reading of it is treated alike: what was read a moment ago is not missing yet.
+A sample that does not arrive makes a device unknown only once the last one is old, because that still has value. A
+single reading of a sample is treated alike: a recent reading is not missing yet.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from nodevet.checks.core.quantities import is_implausible
 
 EXCUSES = frozenset(
     {
-        ("partitioned", WHOLE),  # links of a board that is split read as down, and it owes no row repairs
-        ("ecc_enabled", WHOLE),  # without error correction no errors are counted
-        ("energy_joules", Part(PartKind.POWER_SCOPE, "device")),  # little was used since a driver was loaded anew
+        ("partitioned", WHOLE),  # links of a partitioned board read as down, and it reports no row repairs
+        ("ecc_enabled", WHOLE),  # without ECC no errors are counted
+        ("energy_joules", Part(PartKind.POWER_SCOPE, "device")),  # a recently loaded driver has counted little energy
     }
 )
-"""Readings that excuse what else would be a fault: one look without them takes no excuse away."""
+"""Readings that excuse an apparent fault: one missing sample of them does not withdraw the excuse."""
 
 
 class Lapse(msgspec.Struct, frozen=True, array_like=True):
-    """A reading that could not be had in the last sample of its group, and when it was had; None: never."""
+    """A reading that is missing in the last sample of its group, and the time of its last value; None: never."""
 
     device: str
     group: str
@@ -46,7 +46,7 @@ class Lapse(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Told(msgspec.Struct, frozen=True):
-    """What a reading was when it was had last, and when."""
+    """The last value of a reading, and its time."""
 
     value: Scalar
     time: Instant
@@ -55,10 +55,10 @@ class Told(msgspec.Struct, frozen=True):
 
 
 class Lapses:
-    """The readings that could not be had in the last sample of their group, and what those that excuse were last."""
+    """The readings that are missing in the last sample of their group, and the last values of excusing readings."""
 
     def __init__(self, kept: Iterable[Lapse] = ()) -> None:
-        """Go on with what another one *kept*."""
+        """Restore the *kept* lapses."""
         self._lapses: dict[tuple[str, str], dict[tuple[str, Part], Lapse]] = {}
         self.told: dict[tuple[str, str, Part], Told] = {}
         for lapse in kept:
@@ -66,11 +66,11 @@ class Lapses:
 
     @property
     def kept(self) -> tuple[Lapse, ...]:
-        """Return what another one goes on with."""
+        """Return the state for the next agent."""
         return tuple(lapse for lapses in self._lapses.values() for lapse in lapses.values())
 
     def take(self, sample: Sample, before: Instant | None) -> None:
-        """Note what *sample* lacks; *before* is when the last sample of its group was taken."""
+        """Record the missing readings of *sample*; *before* is the time of the previous sample of its group."""
         owner = (sample.device, sample.group)
         known = self._lapses.pop(owner, {})
         lapses = {}
@@ -86,16 +86,16 @@ class Lapses:
             self._lapses[owner] = lapses
 
     def times(self) -> Mapping[tuple[str, str, Part], Instant]:
-        """Return when each reading that lapsed was had, by device, quantity and part."""
+        """Return the time of the last value of each lapsed reading, by device, quantity and part."""
         return {(one.device, one.quantity, one.part): one.read for one in self.kept if one.read is not None}
 
 
 def is_excuse(finding: Finding) -> bool:
-    """Return whether *finding* shows that a reading which was missing is not owed: that it was missing is over."""
+    """Return whether *finding* shows that a missing reading is not required: the earlier finding is then over."""
     is_seen = finding.outcome is Outcome.SKIPPED and finding.evidence_time is not None
     return is_seen and finding.clearing is Clearing.UNMEASURED
 
 
 def _passes(reading: Reading) -> bool:
-    """Return whether it may be over in the next round: an odd value, a busy driver; not a lack, refusal or failure."""
+    """Return whether it may be over in the next round: an implausible value or a busy driver, no lack or refusal."""
     return reading.status is ReadingStatus.UNAVAILABLE or is_implausible(reading)

@@ -1,4 +1,4 @@
-"""The devices that the backends of a node list now: each once, under the name by which it is remembered."""
+"""The devices that the backends of a node list now: each once, under its remembered name."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from .view import KnownDevices
 
 
 class ListedDevices:
-    """What each backend enumerated last."""
+    """The last enumeration of each backend."""
 
     def __init__(self) -> None:
-        """Begin with no device."""
+        """Start without devices."""
         self._by_backend: dict[str, tuple[Device, ...]] = {}
         self._left_out: frozenset[tuple[str, str]] = frozenset()
         self.names: dict[tuple[str, str], str] = {}
@@ -23,15 +23,14 @@ class ListedDevices:
         self.duplicates: tuple[tuple[Device, Device], ...] = ()
         """Devices that two backends list: the one that is left out, and the one that is kept."""
         self.drained: tuple[Device, ...] = ()
-        """Boards that are taken out of service by the driver's own command; nothing reads them."""
+        """Boards drained by the driver's own command; nothing reads them."""
 
     def take(
         self, backend: str, devices: Iterable[Device], memory: KnownDevices, order: Iterable[str]
     ) -> set[tuple[str, str]]:
-        """Replace what *backend* lists; return the backend and id of each device of which samples hold no longer.
+        """Replace the list of *backend*; return backend and id of each device whose samples are no longer valid.
 
-        Known devices keep the id that they have in *memory*. Of two backends that list one device, the first in *order*
-        is kept.
+        Known devices keep their id of *memory*. If two backends list one device, the first in *order* is kept.
         """
         before = {device.id: device for device in self.of(backend)}
         told = tuple(devices)
@@ -54,13 +53,13 @@ class ListedDevices:
         return (backend, device) in self._left_out
 
     def present(self) -> tuple[Device, ...]:
-        """Return each device that is judged once; one that a vendor's library lists is no bare PCI device any more."""
+        """Return each device that is judged, once; a PCI device that a vendor's library lists too is omitted."""
         listed = [device for device in self._everything() if not self.is_left_out(device.backend, device.id)]
         named = {_slot(device) for device in (*listed, *self.drained) if device.backend != "host" and device.pci}
         return tuple(device for device in listed if not (_is_page(device) and _slot(device) in named))
 
     def pages(self) -> tuple[Device, ...]:
-        """Return the accelerators as the PCI bus shows them, whoever else lists them."""
+        """Return the accelerators as the PCI bus lists them, also those that other backends list."""
         return tuple(filter(_is_page, self.of("host")))
 
     def _everything(self) -> Iterable[Device]:
@@ -72,7 +71,7 @@ def _is_page(device: Device) -> bool:
 
 
 def _is_same(before: Device | None, device: Device) -> bool:
-    """Return whether *device* is the board that it was: no other serial under the same id."""
+    """Return whether *device* is the same board as *before*: no other serial under the same id."""
     return before is None or not are_other_boards(before.serial, device.serial)
 
 

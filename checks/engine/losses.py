@@ -1,6 +1,6 @@
-"""The loss of a board: one fault that is told under several codes, at once or later. Pure.
+"""The loss of a board: one fault that is reported under several codes, at once or later. Pure.
 
-A person's word about it is about all of them, whichever was there first, for as long as the board does not answer.
+An acknowledgement of it covers all of them, whichever came first, until the board answers again.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from nodevet.checks.reference.vendors import LENT_DRIVERS
 from .acknowledgement import covered, is_covering, is_word, standing
 
 GONE = frozenset({"device.lost", "device.missing"})
-"""One loss under two codes: a board that answers no more is not listed once driver, reader or node was restarted."""
+"""One loss under two codes: a lost board is no longer listed after a restart of driver, reader or node."""
 
 
 class LossCode(msgspec.Struct, frozen=True):
-    """A row of reference/loss_codes.csv: another code under which the loss of a board is told, at once or later.
+    """A row of reference/loss_codes.csv: another code that reports the loss of a board, at once or later.
 
-    In reference/driverless_codes.csv: what is said of the node where all boards of a driver are lost, at the next boot.
+    reference/driverless_codes.csv: codes of the node at the next boot if all boards of a driver are lost.
     """
 
     code: str
@@ -43,23 +43,23 @@ def _driverless_codes() -> frozenset[str]:
 
 
 def is_loss(code: str) -> bool:
-    """Return whether *code* may tell of a board that is known to be lost nothing else than that."""
+    """Return whether *code*, for a board that is known to be lost, may report only that loss."""
     return code in GONE or code in _loss_codes()
 
 
 def is_same_board(key: Key, other: Key) -> bool:
-    """Return whether both are about the same part of the same device."""
+    """Return whether both keys are of the same part of the same device."""
     return (key.device, key.part) == (other.device, other.part)
 
 
 def loss_word(key: Key, episodes: Iterable[Episode]) -> Episode | None:
-    """Return the word in force about the loss of the same board under another code; None where *key* is no loss.
+    """Return the acknowledgement in force of the same board's loss under another code; None if *key* is no loss.
 
-    What the driver says of a board that it cannot use is the same loss only while the board does not answer: once it
-    does, no word about its loss is about its next fault. One code may end in the round in which the other begins: the
+    A driver's error about a board that it cannot use is the same loss only while the board does not answer: after that,
+    no acknowledgement of its loss covers its next fault. One code may end in the round in which the other begins: the
     board is listed again and silent, and has not answered in between.
     """
-    if not is_loss(key.code):  # most are not, and a flood of them looks through no list
+    if not is_loss(key.code):  # most codes are no loss, and a flood of them should search no list
         return None
     others = GONE - {key.code}
     return next(
@@ -75,18 +75,18 @@ def loss_word(key: Key, episodes: Iterable[Episode]) -> Episode | None:
 
 
 def _covers_return(word: Episode) -> bool:
-    """Return whether *word* is about the loss that comes now: its term is not over, or it ended in this very round.
+    """Return whether *word* covers the present loss: its term is not over, or its episode ended in this very round.
 
-    Of the episodes that are over only those of this round, and those whose term is not over, are among the others.
+    Of the ended episodes, only those of this round and those whose term is not over are in the list.
     """
     is_over = word.state is EpisodeState.CLEARED and word.acknowledged is not None
     return is_over and word.expired is None
 
 
 def known_loss(episode: Episode, episodes: Iterable[Episode]) -> Episode:
-    """Return *episode*, where it is an open loss, under the word in force among *episodes* about its other code.
+    """Return *episode*, if it is an open loss, with the acknowledgement in force among *episodes* of its other code.
 
-    An event that was open before that word is another matter: who gave it saw both.
+    An event that was open before that acknowledgement is separate: the actor saw both.
     """
     if episode.state is not EpisodeState.OPEN or episode.outcome is not Outcome.FAIL or episode.key.code not in GONE:
         return episode
@@ -94,9 +94,9 @@ def known_loss(episode: Episode, episodes: Iterable[Episode]) -> Episode:
 
 
 def with_word(episodes: Iterable[Episode], word: Episode) -> tuple[Episode, ...]:
-    """Return *episodes* with that of the same key as *word* in its words, and whatever else is known of the same loss.
+    """Return *episodes* with *word* applied to the episode of its key, and to the others of the same loss.
 
-    A later word takes the place of an earlier one, under whichever code of the loss it was typed.
+    A later acknowledgement replaces an earlier one, under whichever code of the loss it was given.
     """
     known = tuple(episodes)
     losses = [entry for entry in known if _is_loss_of(entry, word) and entry.key.code in GONE]
@@ -115,7 +115,7 @@ def _is_loss_of(episode: Episode, word: Episode) -> bool:
 
 
 def follows(episode: Episode, word: Episode) -> bool:
-    """Return whether *episode* is known by nothing but the *word* about the loss of its board, or of each board."""
+    """Return whether *episode* is acknowledged only through *word*, about the loss of its board or of each board."""
     is_all = is_driverless(episode.key) and word.key.code in GONE
     return (
         is_word(episode)
@@ -127,9 +127,9 @@ def follows(episode: Episode, word: Episode) -> bool:
 
 
 def ended_with_loss(episodes: Iterable[Episode]) -> dict[Key, str]:
-    """Return which events of *episodes* end because the loss ended whose word covered them, with the proof of that.
+    """Return the events of *episodes* that end because the acknowledged loss that covered them ended, with the proof.
 
-    The board answers: its next fault is news, and nobody spoke of it.
+    The board answers: its next fault is new, and not acknowledged.
     """
     known = tuple(episodes)
     losses = [entry for entry in known if entry.key.code in GONE]
@@ -148,21 +148,21 @@ def ended_with_loss(episodes: Iterable[Episode]) -> dict[Key, str]:
 def driverless(
     episode: Episode, episodes: Iterable[Episode], devices: Iterable[Device], remembered: Iterable[Device]
 ) -> Episode:
-    """Return *episode*, where it says that a driver has no board, under the words about the loss of each.
+    """Return *episode*, if it says that a driver has no board, with the acknowledgements of the loss of each board.
 
-    A person who knows that every board of it on the bus is dead knows what it says. It holds until the first of those
-    words is over, and ends with the first board of which nobody knows.
+    An operator who acknowledged the loss of every board knows it. This holds until the first of those acknowledgements
+    ends, or a board without one is lost.
     """
     if not is_driverless(episode.key) or episode.state not in (EpisodeState.OPEN, EpisodeState.ACKNOWLEDGED):
         return episode
     losses = [entry for entry in episodes if entry.key.code in GONE]
     is_following = any(follows(episode, word) for word in losses)
     if is_word(episode) and not is_following and episode.expired is None:
-        return episode  # a person spoke of the driver itself
+        return episode  # the driver finding itself was acknowledged
     words = _words_about_all(episode, losses, devices, remembered)
     if words:
         first = min(words, key=lambda word: math.inf if word.until is None else word.until.wall_seconds)
-        known = (episode.outcome, episode.finding.action)  # a driver to be looked at is no harder fault than its boards
+        known = (episode.outcome, episode.finding.action)  # an inspection of the driver is no harder action
         return covered(episode, msgspec.structs.replace(first, known=known))
     if is_following and episode.expired is None:
         return msgspec.structs.replace(
@@ -174,7 +174,7 @@ def driverless(
 def _words_about_all(
     episode: Episode, losses: Iterable[Episode], devices: Iterable[Device], remembered: Iterable[Device]
 ) -> list[Episode]:
-    """Return the word in force about each board of the driver of *episode*; none where one board has none."""
+    """Return the acknowledgement in force of each board of the driver of *episode*; empty if one board has none."""
     in_force = {
         word.key.device: word
         for word in losses
@@ -194,10 +194,10 @@ def _words_about_all(
 
 
 def is_driverless(key: Key) -> bool:
-    """Return whether *key* says of the node that a driver has no board."""
+    """Return whether *key* is the finding of the node that a driver has no board."""
     return key.device == NODE and key.code in _driverless_codes()
 
 
 def taken_out(episodes: Iterable[Episode]) -> frozenset[str]:
-    """Return the devices of which a word in force says that they are not there: nothing of them counts."""
+    """Return the devices with an acknowledgement in force that they are absent: nothing of them counts."""
     return frozenset(entry.key.device for entry in standing(episodes) if entry.key.code == "device.missing")

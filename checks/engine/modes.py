@@ -1,10 +1,10 @@
-"""How far a fault may reach: be seen, close the local gate, or drain the node. Pure.
+"""The reach of a fault: observed only, closing the local gate, or draining the node. Pure.
 
-Whatever closes the gate needs a permit, which the agent takes under the limits of the whole cluster.
+Closing the gate needs a permit, which the agent takes under the limits of the whole cluster.
 
-Only what one look proves reaches anything: a measured fault, such as a rate below its limit, is shown whatever the mode
-says, so that a bad threshold pushed everywhere cannot take a cluster. An acknowledged fault reaches nothing, and
-a simulated node has no gate.
+Only faults that one sample proves reach further: a measured fault, such as a rate below its limit, is only shown in any
+mode, so that a wrong threshold deployed everywhere cannot take down a cluster. An acknowledged fault reaches nothing,
+and a simulated node has no gate.
 """
 
 from __future__ import annotations
@@ -22,24 +22,25 @@ from .losses import GONE, is_driverless, taken_out
 from .refusal import boards_of, driver_refuses_all
 
 Reach = Literal["hard", "refused", "unpermitted", "observed", "soft"]
-"""What a verdict rests on: faults that close the gate, a driver that refuses every accelerator, either of them without
-a permit, faults that may only be seen, or none."""
+"""The basis of a verdict: faults that close the gate, a driver that refuses every accelerator, either of them without a
+permit, faults that are only observed, or none.
+"""
 
 Refuses = Callable[[bool], bool]
 
 REFUSED_CHECKS = ("freshness", "inventory")
-"""The checks that tell what could not be read."""
+"""The checks that report unreadable devices."""
 
 
 def closing(snapshot: Snapshot, verdict: Verdict | None = None) -> tuple[Episode, ...]:
-    """Return the faults that close the gate: all of *snapshot*, or those that *verdict* of one of its devices names."""
+    """Return the faults that close the gate: all of *snapshot*, or those in *verdict* of one of its devices."""
     return gating(snapshot, verdict) if snapshot.agent.permit.held else ()
 
 
 def gating(snapshot: Snapshot, verdict: Verdict | None = None) -> tuple[Episode, ...]:
     """Return the faults that close the gate as soon as there is a permit; see ``closing``.
 
-    Where nothing is hard, that is what could not be read because the driver refuses every accelerator.
+    Without a hard fault, these are the unmeasured findings of a driver that refuses every accelerator.
     """
     return _gating(snapshot, verdict or snapshot.verdict, _refusing(snapshot))
 
@@ -54,7 +55,7 @@ def draining(snapshot: Snapshot) -> tuple[Episode, ...]:
 
 
 def asked(snapshot: Snapshot) -> bool:
-    """Return whether the agent is asking the scheduler for the permit or a drain, so that a job may wait for it."""
+    """Return whether the agent is requesting a permit or a drain from the scheduler, so that a job may wait for it."""
     agent, writer = snapshot.agent, snapshot.agent.slurm
     if writer is None or writer.writer != "drain" or not agent.ready or agent.stopping:
         return False
@@ -63,7 +64,7 @@ def asked(snapshot: Snapshot) -> bool:
 
 
 def named(faults: Iterable[Episode]) -> tuple[str, ...]:
-    """Return a word for each of *faults*: another when it asks for something else, the same when it occurs again."""
+    """Return an identifier of each of *faults*: it changes with the requested action, and not when the fault recurs."""
     return tuple(
         f"{entry.key.code} {entry.key.device} {entry.key.part} {entry.opened.boottime_ns} {entry.finding.action.value}"
         for entry in faults
@@ -71,23 +72,23 @@ def named(faults: Iterable[Episode]) -> tuple[str, ...]:
 
 
 def reach(snapshot: Snapshot, verdict: Verdict, device: str = "") -> Reach:
-    """Return what *verdict* rests on: that of *device*, by its id, or of the whole node where none is named."""
+    """Return the basis of *verdict*: of *device*, by its id, or of the whole node if none is given."""
     return reaches(snapshot)(verdict, device)
 
 
 def reaches(snapshot: Snapshot) -> Callable[[Verdict, str], Reach]:
-    """Return what tells ``reach`` of many verdicts of *snapshot*: what they have in common is looked at once."""
+    """Return ``reach`` as a function for many verdicts of *snapshot*; their common part is computed once."""
     return partial(_reach, snapshot, _refusing(snapshot), taken_out(snapshot.episodes))
 
 
 def _reach(snapshot: Snapshot, refuses: Refuses, gone: frozenset[str], verdict: Verdict, device: str) -> Reach:
     if device in gone:
-        return "observed"  # nothing of it counts against the node either
+        return "observed"  # it does not count against the node either
     if not verdict.hard:
         refused = _refused(snapshot, verdict, refuses, Mode.OBSERVE, in_one_look=True)
         if not any(snapshot.modes.of(episode.check).rank >= Mode.GATE.rank for episode in refused):
             return "observed" if refused or _is_accepted(snapshot, verdict, refuses, device) else "soft"
-        # No permit is asked for before it is a refusal: until then it closes nothing, nor is it ignorance.
+        # A permit is requested only once it is a refusal: until then it closes nothing, nor is it ignorance.
         return "refused" if snapshot.agent.permit.held and _refused(snapshot, verdict, refuses) else "unpermitted"
     if not _gating(snapshot, verdict, refuses):
         return "observed"
@@ -95,11 +96,11 @@ def _reach(snapshot: Snapshot, refuses: Refuses, gone: frozenset[str], verdict: 
 
 
 def _is_accepted(snapshot: Snapshot, verdict: Verdict, refuses: Refuses, device: str) -> bool:
-    """Return whether persons acknowledged that what *verdict* is about cannot be read, and it rests on no more.
+    """Return whether the unreadable state that *verdict* is based on is acknowledged, and it has no other basis.
 
-    That is *device*, or whatever is unknown of the node; a word about the node covers a driver that refuses all, and
-    one about the loss of a device that nothing else is known of it. The end of their word alone is no ignorance: it
-    counts with the next look.
+    That is the state of *device*, or all unknown states of the node; an acknowledgement of the node covers a driver
+    that refuses all, and one of a device's loss covers that the device is unreadable. The expiry alone does not make it
+    unknown: it counts with the next observation.
     """
     known = {episode.key for episode in snapshot.episodes if _is_unread(episode, EpisodeState.ACKNOWLEDGED)}
     if verdict.state is not State.UNKNOWN or not known.issuperset(verdict.episodes):
@@ -114,9 +115,9 @@ def _is_accepted(snapshot: Snapshot, verdict: Verdict, refuses: Refuses, device:
 
 
 def _known_losses(snapshot: Snapshot) -> set[str]:
-    """Return the devices that do not answer now, and of which a word in force says that this is known.
+    """Return the devices that do not answer now, and whose loss has an acknowledgement in force.
 
-    Where their driver has none, which is known too, they are not asked for by themselves.
+    If their driver has no board, which is acknowledged too, they are not required one by one.
     """
     seen = {finding.key for finding in snapshot.findings if finding.outcome is Outcome.FAIL}
     words = standing(snapshot.episodes)
@@ -130,7 +131,7 @@ def _known_losses(snapshot: Snapshot) -> set[str]:
 
 
 def _refusing(snapshot: Snapshot) -> Refuses:
-    """Return what tells whether the driver refuses every accelerator, in one look or in as many as it takes."""
+    """Return a function that tests if the driver refuses every accelerator, in one round or in as many as required."""
     return cache(lambda in_one_look: attempt(partial(driver_refuses_all, snapshot, in_one_look=in_one_look)) is True)
 
 
@@ -141,7 +142,7 @@ def _is_unread(episode: Episode, state: EpisodeState) -> bool:
 def _refused(
     snapshot: Snapshot, verdict: Verdict, refuses: Refuses, mode: Mode = Mode.GATE, *, in_one_look: bool = False
 ) -> tuple[Episode, ...]:
-    """Return what *verdict* could not measure because the driver refuses every accelerator, and may reach *mode*."""
+    """Return what *verdict* leaves unmeasured because a driver refuses every accelerator, if it may reach *mode*."""
     if verdict.state is not State.UNKNOWN or not refuses(in_one_look):
         return ()
     named, boards = frozenset(verdict.episodes), {board.id for board in boards_of(snapshot)}
@@ -156,7 +157,7 @@ def _refused(
 
 
 def _hard(snapshot: Snapshot, verdict: Verdict, mode: Mode) -> tuple[Episode, ...]:
-    """Return the open, hard faults that *verdict* names and that may reach as far as *mode*."""
+    """Return the open, hard faults of *verdict* that may reach as far as *mode*."""
     if snapshot.simulated:
         return ()
     named = frozenset(verdict.episodes)

@@ -1,6 +1,6 @@
-"""What people call a device: one grammar for every verb, which takes what any surface prints. Pure.
+"""Names of devices on the command line: one grammar for every command, which accepts any printed name. Pure.
 
-A device is named by its id, UUID, serial number or PCI address, or by its device node as surfaces print it: ``GPU 5``,
+A device is named by its id, UUID, serial number or PCI address, or by its device node as outputs print it: ``GPU 5``,
 ``gpu5``, ``5``, ``GPU renderD131``. In ``GPU 5 (0000:1b:00.0)`` both must agree.
 """
 
@@ -20,9 +20,9 @@ _PRINTED = re.compile(r"(?P<name>[^()]+?) \((?P<place>[^()]+)\)")
 
 
 def are_called(devices: Iterable[Device], text: str) -> tuple[Device, ...]:
-    """Return those of *devices* that *text* names: several where it does not tell them apart, none where it is unknown.
+    """Return those of *devices* that *text* names: several if it is ambiguous, none if it is unknown.
 
-    What identifies a device comes before the number of its device node, which a reboot may change.
+    Unique identifiers take precedence over the number of the device node, which a reboot may change.
     """
     known, wanted = tuple(devices), text.strip().casefold()
     printed = _PRINTED.fullmatch(wanted)
@@ -35,7 +35,7 @@ def are_called(devices: Iterable[Device], text: str) -> tuple[Device, ...]:
 
 
 def chosen(targets: Iterable[Device], names: Iterable[str], verb: str) -> tuple[Device, ...]:
-    """Return those of *targets* that *names* choose. Raises UsageError where one is unknown or of several boards."""
+    """Return those of *targets* that *names* select. Raises UsageError for an unknown or ambiguous name."""
     known = tuple(targets)
     found = {name: are_called(known, name) for name in names}
     listed = ", ".join(device.pci or device.id for device in known)
@@ -50,20 +50,20 @@ def chosen(targets: Iterable[Device], names: Iterable[str], verb: str) -> tuple[
 
 
 def is_place(text: str, *names: str | None) -> bool:
-    """Return whether *text* is one of *names*, in any case, and a PCI address in any of its forms."""
+    """Return whether *text* is one of *names*, in any case, with a PCI address in any of its forms."""
     wanted = short(text)
     return any(name is not None and short(name) == wanted for name in names)
 
 
 def short(text: str) -> str:
-    """Return *text* as names are compared: in lower case, and a PCI address as ``0000:1b:00.0``."""
+    """Return *text* in the form for comparison: lower case, a PCI address as ``0000:1b:00.0``."""
     wanted = text.strip().casefold()
     place = _PLACE.fullmatch(wanted)
     return wanted if place is None else f"{int(place['domain'] or '0', 16):04x}:{place['slot']}.{place['function']}"
 
 
 def _is_node(device: Device, wanted: str) -> bool:
-    """Return whether surfaces print the device node of *device*, an accelerator, as *wanted*."""
+    """Return whether outputs print the device node of *device*, an accelerator, as *wanted*."""
     found = _NODE.fullmatch(wanted)
     if found is None or device.kind is not DeviceKind.ACCELERATOR or device.minor is None:
         return False

@@ -1,7 +1,8 @@
-"""How many findings that close no gate are kept open: a flood of different ones is counted, not kept. Pure.
+"""Limits the number of open findings that close no gate: of a flood, the surplus is counted, not kept. Pure.
 
-Names of findings come from outside: numbers of a log, parts that a command of the site lists. What closes a gate is
-always kept, and so is the first finding of each device and outcome: no device is green because another one is noisy.
+Names in findings come from outside: numbers in a log, parts that a command of the site lists. A finding that closes a
+gate is always kept, and so is the first finding of each device and outcome: no device is green because another one
+floods.
 """
 
 from __future__ import annotations
@@ -24,24 +25,24 @@ from nodevet.checks.core.model import (
 from nodevet.checks.reference.kernel_policy import TEXT_PREFIX
 
 MAXIMUM_KEPT = 500
-"""So many findings of one check and outcome that close no gate are open at once; told by text counts apart.
+"""Limit of open findings per check and outcome that close no gate; those from log text count separately.
 
-More than the links, lanes and pages of a node of sixteen boards can give one check, and few enough that a round, the
-mirror and a page of them stay small.
+One check on a node of sixteen boards cannot have more links, lanes and pages, and a round, the mirror and a page of
+them stay small.
 """
 
 NOT_KEPT = "findings.not_kept"
-"""The code of what counts the others."""
+"""The code of the finding that counts the others."""
 
 Bucket = tuple[str, bool, Outcome]
-"""A check, whether text told it, and how bad it is."""
+"""A check, whether the finding comes from log text, and its outcome."""
 
 
 class Overflow:
     """Decides within one round which new findings become episodes, and counts the others."""
 
     def __init__(self, episodes: Iterable[Episode]) -> None:
-        """Begin with the *episodes* of the rounds before."""
+        """Start with the *episodes* of earlier rounds."""
         self._open: dict[Bucket, int] = {}
         self._devices: set[tuple[Bucket, str]] = set()
         self._left: dict[str, set[Key]] = {}
@@ -53,7 +54,7 @@ class Overflow:
                 self._count(_bucket(episode.finding), episode.key.device)
 
     def admits(self, finding: Finding) -> bool:
-        """Return whether *finding*, which has no episode yet, may open one; one that may not is counted."""
+        """Return whether *finding*, which has no episode yet, may open one; otherwise it is counted."""
         if finding.code == NOT_KEPT or not _closes_nothing(finding):
             return True
         bucket = _bucket(finding)
@@ -64,7 +65,7 @@ class Overflow:
         return True
 
     def findings(self) -> tuple[Finding, ...]:
-        """Return what tells how many findings of each check were not kept; at most as many as there are checks."""
+        """Return the findings that count the findings of each check that were not kept; at most one per check."""
         return tuple(_finding(check, len(keys), self._told.get(check)) for check, keys in sorted(self._left.items()))
 
     def _count(self, bucket: Bucket, device: str) -> None:
@@ -73,9 +74,9 @@ class Overflow:
 
 
 def without_those_not_kept(findings: Iterable[Finding], episodes: Collection[Episode]) -> tuple[Finding, ...]:
-    """Return *findings* of a round without those that were only counted: a surface lists no more than *episodes* keep.
+    """Return the *findings* of a round without those that were only counted: outputs list only findings in *episodes*.
 
-    Without it the round of a flood would show each of its findings, which are gone from the next one.
+    Otherwise the round of a flood would show each finding, and the next round none of them.
     """
     checks = {_check(episode) for episode in episodes if episode.key.code == NOT_KEPT}
     if not checks:
@@ -89,7 +90,7 @@ def without_those_not_kept(findings: Iterable[Finding], episodes: Collection[Epi
 
 
 def _finding(check: str, left: int, before: Episode | None) -> Finding:
-    """Return the finding that *left* findings of *check* were not kept in one round; the most of any round counts."""
+    """Return the finding that *left* findings of *check* were not kept in one round; the maximum of rounds is kept."""
     most = max(left, before.finding.value) if before and isinstance(before.finding.value, int) else left
     return Finding(
         check=AGENT,
@@ -117,5 +118,5 @@ def _bucket(finding: Finding) -> Bucket:
 
 
 def _closes_nothing(finding: Finding) -> bool:
-    """Return whether *finding* can close no gate by itself: neither a hard fault, nor that a driver refuses."""
+    """Return whether *finding* can close no gate by itself: neither a hard fault nor a driver's refusal."""
     return not (finding.hard and finding.outcome in (Outcome.FAIL, Outcome.UNMEASURED))

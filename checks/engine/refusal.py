@@ -1,7 +1,7 @@
-"""Whether a driver that is there refuses every accelerator of the node, and does so in look after look. Pure.
+"""Whether a loaded driver refuses every accelerator of the node in consecutive rounds. Pure.
 
-One round of errors on every board proves nothing: a driver that is being reset or loaded says the same for a moment.
-Each look that a driver answered with a refusal is counted, and a board that is read begins anew.
+One round of errors on every board proves nothing: a driver that is being reset or loaded does the same for a moment.
+Each refusal by the driver is counted, and a successful read resets the count of its board.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ REFUSALS = frozenset(
         FailureKind.ERROR,
     }
 )
-"""What a driver itself says, where the failure is of it. A missing library, a permission that lacks and a fault of
-ours are none."""
+"""Failures that a driver itself reports: no missing library, no missing permission and no bug of nodevet."""
 
 FALLS = frozenset({FailureKind.HUNG, FailureKind.STUCK, FailureKind.CRASHED})
-"""What brings a reader down. The first time nothing is known, and it starts again within a second; whether it is the
-driver's doing, and of which board, the check of readers says from witnesses. A refusal it is for a board that is left
-alone for it, while the others are read."""
+"""Failures that end a reader. The first one proves nothing, and the reader restarts within a second; the check of
+readers decides whether the driver and which board is the cause. It is a refusal of a board that is quarantined for it
+while the others are read.
+"""
 
 SPEAKING = frozenset({ReaderState.ABSENT, ReaderState.FAILED})
-"""States of a reader that rest on what the driver said last."""
+"""States of a reader that are based on the driver's last answer."""
 
 
 class RefusalRow(msgspec.Struct, frozen=True):
-    """After how many looks in a row, and over how long, a driver counts as one that refuses."""
+    """The number of consecutive rounds, and the time, after which a driver counts as refusing."""
 
     looks: int
     seconds: float
@@ -64,14 +64,14 @@ def refusal_row() -> RefusalRow:
 
 
 def driver_refuses_all(snapshot: Snapshot, *, in_one_look: bool = False) -> bool:
-    """Return whether a driver that is there was asked, and gave not one accelerator of this boot: measured inability.
+    """Return whether a loaded driver was called and gave access to no accelerator of this boot: measured inability.
 
-    Where that was *in one look* it may be nothing yet. The accelerators must be on the PCI bus in this boot, with a
-    reader of their vendor that reads or tried to; those that are lent to virtual machines do not count. A backend that
-    a site enabled by mistake proves nothing, and nor do fewer looks than the table asks for.
+    With *in_one_look* one round is enough, which may be temporary. The accelerators must be on the PCI bus in this
+    boot, with a reader of their vendor that reads or tried to; those passed through to virtual machines do not count. A
+    backend that a site enabled by mistake proves nothing, nor do fewer rounds than the table requires.
 
-    A refusal that stands ends with a board that answers: what the machine lacks since, such as room on a disk that any
-    user can fill, excuses none that was told before.
+    A refusal that counts ends when a board answers: a later shortage of the machine, such as a full disk that any user
+    can cause, excuses no earlier refusal.
     """
     if snapshot.simulated or not snapshot.agent.ready or snapshot.agent.stopping:
         return False
@@ -85,9 +85,9 @@ def _is_refused(snapshot: Snapshot, board: Device, in_one_look: bool) -> bool:
 
 
 def counted(snapshot: Snapshot) -> dict[str, Refusal]:
-    """Return the refusals in a row of each board; those that *snapshot* has are of the rounds before it.
+    """Return the consecutive refusals of each board; those in *snapshot* are of the rounds before it.
 
-    A round in which nothing was asked of a board, such as while its reader starts, changes nothing.
+    A round in which a board was not read, such as while its reader starts, changes nothing.
     """
     found = dict(snapshot.refusals)
     for board in boards_of(snapshot):
@@ -105,11 +105,11 @@ def counted(snapshot: Snapshot) -> dict[str, Refusal]:
 
 
 def boards_of(snapshot: Snapshot) -> tuple[Device, ...]:
-    """Return the accelerators of the PCI bus that are here in this boot, but those that are lent.
+    """Return the accelerators of the PCI bus that are present in this boot, except those passed through.
 
-    A board is here that was looked at. While its reader does not run, one that is only remembered is here too where
-    the bus shows its address, or where an agent of this boot saw its driver refuse it: an agent that is started amid
-    a refusal gets no list, and nothing was read since.
+    A board is present if it was read. While its reader does not run, a remembered board is present if the bus lists its
+    address, or if an agent of this boot saw its driver refuse it: an agent that starts during a refusal gets no list,
+    and nothing was read since.
     """
     here = {sample.device for sample in snapshot.samples if sample.time.boot_id == snapshot.time.boot_id}
     return tuple(
@@ -128,7 +128,7 @@ def _is_lent(snapshot: Snapshot, board: Device) -> bool:
 
 
 def _is_remembered_here(snapshot: Snapshot, board: Device) -> bool:
-    """Return whether *board*, of which no reader of this agent has told, is known to be here in this boot."""
+    """Return whether *board*, which no reader of this agent has listed, is known to be present in this boot."""
     reader = _reader(snapshot, board)
     if reader is None or reader.state is ReaderState.RUNNING:  # one that runs without it is judged as missing
         return False
@@ -140,13 +140,13 @@ def _reader(snapshot: Snapshot, board: Device) -> ReaderStatus | None:
 
 
 def _kept(snapshot: Snapshot, board: Device) -> Refusal | None:
-    """Return the refusals of *board* in a row, where an agent of this boot counted them."""
+    """Return the consecutive refusals of *board* if an agent of this boot counted them."""
     refusal = snapshot.refusals.get(board.id)
     return refusal if refusal is not None and refusal.last.boot_id == snapshot.time.boot_id else None
 
 
 def _stands(refusal: Refusal | None) -> bool:
-    """Return whether *refusal* was seen as often, and for as long, as the table asks for."""
+    """Return whether *refusal* was seen as often, and for as long, as the table requires."""
     if refusal is None:
         return False
     seconds, row = refusal.last.seconds_since(refusal.since), refusal_row()
@@ -154,21 +154,21 @@ def _stands(refusal: Refusal | None) -> bool:
 
 
 def _evidence(snapshot: Snapshot, board: Device, *, stands: bool = False) -> str | None:
-    """Return what tells this look at *board* from the one before; None where it shows no refusal by its driver.
+    """Return an identifier of this observation of *board*; None if it shows no refusal by its driver.
 
-    Of one that *stands* the failure need not be the driver's own any more.
+    Once a refusal *stands*, the failure need not come from the driver itself any more.
     """
     reader = _reader(snapshot, board)
     if reader is None or board.backend not in ("host", board.vendor):  # a command of the site reads it by other means
         return None
     kept = _kept(snapshot, board)
-    if reader.state is ReaderState.STARTING and kept is not None:  # nobody was asked since
+    if reader.state is ReaderState.STARTING and kept is not None:  # it was not read since
         return kept.evidence
     if reader.state is not ReaderState.RUNNING:
         is_said = reader.state in SPEAKING and _refuses(reader.failure, REFUSALS, stands=stands)
         return f"start {reader.refusals} of {snapshot.agent.started.boottime_ns}" if is_said else None
     samples = _samples(snapshot, board)
-    if board.backend == "host":  # its driver answers, and not for this one, or was told to leave it alone
+    if board.backend == "host":  # its driver answers, but not for this board, or the board is quarantined
         if board.pci in reader.quarantined and not reader.blamed.get(board.pci):
             return None
     else:
@@ -179,12 +179,12 @@ def _evidence(snapshot: Snapshot, board: Device, *, stands: bool = False) -> str
 
 
 def _refuses(failure: Failure | None, words: frozenset[FailureKind], *, stands: bool) -> bool:
-    """Return whether *failure* is one of *words*, and the driver's own where no refusal *stands*."""
+    """Return whether *failure* is one of *words*, and, unless a refusal *stands*, comes from the driver itself."""
     return failure is not None and failure.kind in words and (failure.of_driver or stands)
 
 
 def _answers(snapshot: Snapshot, board: Device) -> bool:
-    """Return whether *board* was read when it was last asked for a group."""
+    """Return whether the last read of *board* succeeded."""
     newest = max(_samples(snapshot, board), key=lambda sample: sample.time.boottime_ns, default=None)
     return board.backend != "host" and newest is not None and newest.failure is None
 

@@ -1,9 +1,9 @@
-"""How a check is declared and found.
+"""Declaration and discovery of checks.
 
 A check is one function in one file of ``health/``, decorated with ``@check``. It receives a View and its policy and
-yields findings. Configuration keys, documentation and metrics follow from the declaration; there is no second
-place to edit. Checks of other distributions are found through the entry-point group ``nodevet.checks``: each entry
-names a module that declares some. One whose checks cannot be had stands among the checks as one that cannot run.
+yields findings. Configuration keys, documentation and metrics follow from the declaration; there is no second place to
+edit. Checks of other distributions are found through the entry-point group ``nodevet.checks``: each entry names a
+module that declares some. A distribution whose checks cannot be loaded is listed as a check that cannot run.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from .view import View
 
 ENTRY_POINT_GROUP = "nodevet.checks"
 SWITCHES = frozenset({"enabled", "mode"})
-"""What the table of each check in the configuration holds beside the fields of its policy."""
+"""Keys in the configuration table of each check besides the fields of its policy."""
 
 IMPORT_SECONDS = 10.0
-"""How long a package of a site may take to be imported: nothing is read before."""
+"""Time limit in seconds for the import of a site's package: nothing is read before."""
 
 _MARK = "__nodevet_check__"
 
@@ -40,9 +40,9 @@ Judge = Callable[[View, Any], Iterable[Finding]]
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):
-    """A declared check: its name, what it judges, its policy struct and the quantities it looks at.
+    """A declared check: its name, its function, its policy struct and the quantities that it reads.
 
-    One that is ``broken`` stands for checks of another distribution that cannot be had, and says why.
+    A ``broken`` one represents checks of another distribution that cannot be loaded, and holds the reason.
     """
 
     name: str
@@ -60,13 +60,13 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _NoPolicy(msgspec.Struct, frozen=True):
-    """What a check has that cannot be had."""
+    """The policy of a check that cannot be loaded."""
 
 
 def check(name: str, *, policy: type[msgspec.Struct], inputs: tuple[str, ...] = ()) -> Callable[[Judge], Judge]:
     """Declare the decorated function as check *name*; its docstring's first line is the summary.
 
-    Raises RegistryError when an input is no declared quantity or the docstring is missing.
+    Raises RegistryError if an input is no declared quantity or the docstring is missing.
     """
 
     def declare(judge: Judge) -> Judge:
@@ -84,7 +84,7 @@ def check(name: str, *, policy: type[msgspec.Struct], inputs: tuple[str, ...] = 
 
 
 def load(modules: Iterable[object]) -> tuple[Check, ...]:
-    """Return the checks that *modules* declare, by name; raise RegistryError when two share one."""
+    """Return the checks that *modules* declare, by name. Raises RegistryError if two share a name."""
     found: dict[str, Check] = {}
     for module in modules:
         for declared in _declared_in(module):
@@ -105,7 +105,7 @@ def discover() -> tuple[Check, ...]:
 def installed() -> tuple[Check, ...]:
     """Return nodevet's own checks and those of other distributions, by name.
 
-    What another distribution does wrong costs its own checks: a broken one stands in their place.
+    An error of another distribution costs only its own checks: a broken check replaces them.
     """
     found = {declared.name: declared for declared in discover()}
     for distribution in distributions():
@@ -129,7 +129,7 @@ def _points(distribution: Distribution) -> tuple[EntryPoint, ...]:
 
 
 def _of_other(point: EntryPoint, known: Mapping[str, Check]) -> tuple[Check, ...]:
-    """Return the checks of the module that *point* names. Raises whatever its code does, and RegistryError."""
+    """Return the checks of the module of *point*. Raises any exception of its code, and RegistryError."""
     try:
         module = _loaded(point)
     except SystemExit as error:
@@ -148,11 +148,11 @@ def _of_other(point: EntryPoint, known: Mapping[str, Check]) -> tuple[Check, ...
 
 
 class _Endless(ModuleType):
-    """Stands for a module whose import did not end, so that nobody waits for it again."""
+    """Represents a module whose import did not end, so that it is not imported again."""
 
 
 def _loaded(point: EntryPoint) -> object:
-    """Return what *point* names. Raises whatever its code does, and RegistryError where that does not end."""
+    """Return the module of *point*. Raises any exception of its code, and RegistryError if the import does not end."""
     if not isinstance(sys.modules.get(point.module), _Endless):
         try:
             return within(IMPORT_SECONDS, point.load)
@@ -162,7 +162,7 @@ def _loaded(point: EntryPoint) -> object:
 
 
 def _refuse_policy(declared: Check) -> None:
-    """Raise where the policy of *declared* has no default, or cannot be read from a file or written to one."""
+    """Raise if the policy of *declared* has no default, or cannot be read from or written to a file."""
     clash = SWITCHES & set(declared.policy.__struct_fields__)
     if clash:
         raise RegistryError(f"check {declared.name}: its policy must not name a field {', '.join(sorted(clash))}")
@@ -179,7 +179,7 @@ def _add_broken(found: dict[str, Check], name: str, why: str) -> None:
 
 
 def _judges_nothing(_view: View, _policy: Any) -> Iterable[Finding]:
-    """Find nothing: its checks cannot be had."""
+    """Return no findings: the checks cannot be loaded."""
     return ()
 
 

@@ -1,8 +1,7 @@
-"""Devices of a command that go by other names than before: the same boards, or nobody knows. Pure.
+"""Devices of a command whose names changed: the same boards, or it is unknown which. Pure.
 
-A program of the site names devices as it likes, and may do so otherwise after its next update: ``hl0`` becomes
-``accel0``, or every index moves by one. A name is no witness that a board is gone: serial, UUID and address say which
-board it is.
+A site's program chooses the names of devices, and its next update may change them: ``hl0`` becomes ``accel0``, or every
+index shifts by one. A missing name is no evidence that a board is lost: serial, UUID and address identify the board.
 """
 
 from __future__ import annotations
@@ -19,21 +18,21 @@ from .acknowledgement import are_other_boards
 from .view import Seen
 
 COMMANDS = "command."
-"""The names of backends that read by a command of the site begin so: ``command.gaudi`` runs the command ``gaudi``."""
+"""Prefix of backends that run a command of the site: ``command.gaudi`` runs the command ``gaudi``."""
 
 WITNESSES: tuple[Callable[[Device], Hashable], ...] = (
     lambda device: compared_serial(device.serial),
     lambda device: device.uuid,
     lambda device: device.pci,
 )
-"""What tells which board a device is, whatever it is called; None where it does not tell."""
+"""Identifiers of a board independent of its name; None if not reported."""
 
 
 def same_boards(known: Iterable[Device], told: Iterable[Device]) -> dict[str, str]:
-    """Return by the name of each of *told* which of *known* it is: by its witnesses, else by what it was called last.
+    """Return, by the name of each of *told*, which of *known* it is: by its identifiers, else by its last name.
 
-    Of two with one serial nobody knows which is which. One that tells another serial than the one of its name is not
-    that one. The only one that is left beside others that are called otherwise now is the only one that was.
+    Two devices with one serial are ambiguous. A device whose serial differs from that of its name is not that board. If
+    one known and one listed board remain unmatched, they are the same.
     """
     before = {device.id: device for device in known if device.parent is None}
     left = {device.id: device for device in told if device.parent is None}
@@ -59,14 +58,14 @@ def same_boards(known: Iterable[Device], told: Iterable[Device]) -> dict[str, st
 
 
 def _by(witness: Callable[[Device], Hashable], devices: Iterable[Device]) -> dict[Hashable, Device]:
-    """Return the only one of *devices* for each value that *witness* tells."""
+    """Return the devices that alone have a value of *witness*, by that value."""
     told = [(value, device) for device in devices if (value := witness(device)) is not None]
     counts = Counter(value for value, _ in told)
     return {value: device for value, device in told if counts[value] == 1}
 
 
 def _may_be_one(board: Device, device: Device) -> bool:
-    """Return whether nothing that both tell contradicts it; beside one serial a UUID may be written another way."""
+    """Return whether no identifier that both report differs; with equal serials the UUID may have another format."""
     serial = compared_serial(device.serial)
     is_called = None in (board.uuid, device.uuid) or board.uuid == device.uuid
     is_named = is_called or (serial is not None and serial == compared_serial(board.serial))
@@ -76,10 +75,10 @@ def _may_be_one(board: Device, device: Device) -> bool:
 
 
 def under_known_names(seen: Mapping[str, Seen], devices: tuple[Device, ...]) -> tuple[Device, ...]:
-    """Return *devices*, those of a command that *seen* knows under another name as what they were called first.
+    """Return *devices*, each renamed device of a command in *seen* under its first name.
 
-    Where a board has the name that another one had before, that one keeps it. What is new under it goes by its serial;
-    where it tells none nothing is certain, and all keep the names that the command gives them.
+    If a board's new name belonged to another one before, that one keeps the name and the new board uses its serial; if
+    it reports no serial, nothing is certain, and all keep the names that the command reports.
     """
     names: dict[str, str] = {}
     for backend in {device.backend for device in devices if device.backend.startswith(COMMANDS)}:
@@ -87,7 +86,7 @@ def under_known_names(seen: Mapping[str, Seen], devices: tuple[Device, ...]) -> 
         known = [entry.device for entry in seen.values() if entry.device.backend == backend]
         names |= _unique(same_boards(known, told), told, backend.removeprefix(COMMANDS))
     boards = {device.id: seen[names[device.id]].device for device in devices if names.get(device.id) in seen}
-    # One that tells a UUID at last goes on under that, by its address (baseline.named).
+    # A board that reports a UUID later continues under that, by its address (baseline.named).
     names |= {device.id: device.id for device in devices if _tells_uuid_at_last(device, boards.get(device.id))}
     if all(old == new for old, new in names.items()):
         return devices
@@ -99,7 +98,7 @@ def _tells_uuid_at_last(device: Device, board: Device | None) -> bool:
 
 
 def _unique(names: Mapping[str, str], told: Iterable[Device], command: str) -> dict[str, str]:
-    """Return *names* with one for each of *told*, each once; none where that cannot be."""
+    """Return *names* with one unique name for each of *told*; empty if that is impossible."""
     taken = set(names.values())
     found = dict(names)
     for device in told:
@@ -110,7 +109,7 @@ def _unique(names: Mapping[str, str], told: Iterable[Device], command: str) -> d
 
 
 def _under(names: Mapping[str, str], device: Device, board: Device | None) -> Device:
-    """Return *device* by the *names* that are kept, with what *board*, as which it is known, told of itself before."""
+    """Return *device* under its name in *names*, completed with the earlier identity of *board*, the known one."""
     links = tuple(msgspec.structs.replace(link, peer=names.get(link.peer or "", link.peer)) for link in device.links)
     parent = names.get(device.parent or "", device.parent)
     if board is None or names[device.id] != board.id or (board.id == device.id and board.called is None):
@@ -128,18 +127,18 @@ def _under(names: Mapping[str, str], device: Device, board: Device | None) -> De
 
 
 def are_all_renamed(before: Iterable[str], now: Iterable[str]) -> bool:
-    """Return whether none of the names *before* is there *now*, and as many others are: nothing shows that one is gone.
+    """Return whether all names *before* are gone *now* and as many others appeared: that proves no loss.
 
-    A board does not fall away with all its siblings in the moment in which as many others come.
+    A board does not disappear with all its siblings in the moment in which as many others appear.
     """
     old, new = set(before), set(now)
     return bool(old) and not old & new and len(new) >= len(old)
 
 
 def listed_now(seen: Mapping[str, Seen], devices: Iterable[Device]) -> dict[str, Seen]:
-    """Return *seen* with what the lists of commands say now: which are not listed, and which others came for them all.
+    """Return *seen* updated by the present lists of commands: unlisted devices, and new ones that replaced all of them.
 
-    Only what was never there together with them came for them: a board that was listed beside one that is gone is none.
+    Only devices that were never listed together with them can replace them.
     """
     present: dict[str, set[str]] = {}
     for device in devices:

@@ -1,9 +1,10 @@
-"""What the result of a load proves of its devices, and whether that ends an episode. Pure.
+"""The proof that the result of a load gives about its devices, and whether it ends an episode. Pure.
 
-reference/clearing.csv says for each class which proof ends it. What happened once in n products is not disproved by a
-load of two seconds: a wrong result asks for as many products of the same kind as make another one likely, in one load,
-as warm, at as much power and over as much memory as when it showed. Several short loads do not add up, because each of
-them begins cold. What was not recorded cannot be compared, so it is not proved; what a device cannot tell is left out.
+reference/clearing.csv lists for each class which proof ends it. An error that occurred once in n products is not
+disproved by a load of two seconds: a wrong result requires as many products of the same kind as make another one
+likely, in one load, at the same temperature, power and amount of memory. Several short loads do not add up, because
+each starts cold. Unrecorded conditions cannot be compared, so they prove nothing; conditions that a device cannot
+report are omitted.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from nodevet.checks.core.model import (
 from nodevet.checks.reference.tables import load_table
 
 LEFT_OUT = "left_out"
-"""The condition of a result that says which part of its device the load did not reach."""
+"""Condition of a result: the part of its device that the load did not reach."""
 
 CONDITIONS = ("temperature_celsius", "power_watts")
 """The conditions of a result under which a re-test must be no easier than the load that showed a wrong result."""
@@ -47,7 +48,7 @@ _DAY_SECONDS = 86400.0
 
 
 class ClearingRow(msgspec.Struct, frozen=True):
-    """What ends an episode of one class, and whether one that comes and goes is held open for a while.
+    """The evidence that ends an episode of one class, and whether a flapping one is held open.
 
     An acknowledgement stops any episode from counting.
     """
@@ -76,10 +77,10 @@ def clearing_table() -> dict[Clearing, ClearingRow]:
 
 
 def is_passed_retest(result: Result) -> bool:
-    """Return whether *result* proves its devices: it finished, verified something, found nothing wrong.
+    """Return whether *result* proves its devices: it finished, verified something and found no error.
 
-    A load that did not first find every fault that it planted in its own results proves nothing, and one that did not
-    reach all of its device proves nothing of it.
+    A load proves nothing if it did not first detect every fault that it injected into its own results, or if it did not
+    reach all of its device.
     """
     return (
         result.state is ResultState.FINISHED
@@ -92,16 +93,16 @@ def is_passed_retest(result: Result) -> bool:
 
 
 def is_same_run(result: Result, other: Result) -> bool:
-    """Return whether both are the same run of a workload, told twice: alike in all but what the agent stamps on it."""
+    """Return whether both are the same run of a workload, reported twice: equal except for fields set by the agent."""
     bare = [msgspec.structs.replace(each, conditions={}) for each in (result, other)]
     return bare[0] == bare[1] and result.conditions.get("load") == other.conditions.get("load")
 
 
 def keep_latest(latest: dict[LoadKey, Result], result: Result) -> None:
-    """Keep *result* in *latest* as that of its workload, devices and number format.
+    """Store *result* in *latest* as that of its workload, devices and number format.
 
-    A wrong result stands until one that finished takes its place: to be stopped proves nothing. One that comes
-    again, because nobody heard the answer, changes nothing. They stand in the order in which they came.
+    A wrong result stays until a finished one replaces it: an interrupted load proves nothing. A repeated result, sent
+    again because the reply was lost, changes nothing. The order is that of arrival.
     """
     key = (result.workload, result.devices, result.dtype)
     before = latest.get(key)
@@ -114,25 +115,25 @@ def keep_latest(latest: dict[LoadKey, Result], result: Result) -> None:
 
 
 class LatestResults:
-    """The latest result of each workload, devices and number format, and each wrong one that nobody has judged yet.
+    """The latest result of each workload, devices and number format, and each wrong one that was not judged yet.
 
-    A load that was killed leaves a wrong result behind that only the next look judges. Where another load of the same
-    format comes before that look, its result takes that place in time, and must not hide the wrong one.
+    A load that was killed leaves a wrong result that only the next round judges. If another load of the same format
+    finishes before that round, its result must not hide the wrong one.
     """
 
     def __init__(self) -> None:
-        """Begin without results."""
+        """Start without results."""
         self._latest: dict[LoadKey, Result] = {}
         self._unjudged: list[Result] = []
 
     @property
     def everything(self) -> tuple[Result, ...]:
-        """Return all of them, in the order in which they came."""
+        """Return all results in the order of arrival."""
         kept = {id(result) for result in self._latest.values()}
         return (*(result for result in self._unjudged if id(result) not in kept), *self._latest.values())
 
     def take(self, result: Result) -> None:
-        """Take *result*, which came after all others."""
+        """Store *result*, which arrived after all others."""
         result = _sound(result)
         keep_latest(self._latest, result)
         is_kept = any(each is result for each in self._latest.values())
@@ -141,12 +142,12 @@ class LatestResults:
             self._unjudged = [*others, result][-SHOWN_AT_MOST:]
 
     def forget(self, device: str) -> None:
-        """Forget what was told of *device* alone: another board sits in its place."""
+        """Delete the results of *device* alone: another board is in its slot."""
         self._latest = {key: result for key, result in self._latest.items() if result.devices != (device,)}
         self._unjudged = [result for result in self._unjudged if result.devices != (device,)]
 
     def known(self, episodes: Iterable[Episode]) -> None:
-        """Note that *episodes* tell all of some: an agent before, or the look before, has judged them."""
+        """Record the results in *episodes* as judged, by an earlier agent or in an earlier round."""
         shown = {episode.key.device: episode.finding.shown for episode in episodes if episode.finding.shown}
         self._unjudged = [
             result
@@ -155,14 +156,14 @@ class LatestResults:
         ]
 
     def judged(self, devices: Container[str]) -> None:
-        """Note that a check has seen all results of *devices*."""
+        """Record that a check has judged all results of *devices*."""
         self._unjudged = [result for result in self._unjudged if not all(name in devices for name in result.devices)]
 
 
 def _sound(result: Result) -> Result:
-    """Return *result* as it can be judged: what is no number is none, and a condition of another kind is left out.
+    """Return *result* in a form that can be judged: NaN is no value, and a condition of another type is omitted.
 
-    One that raised in each judgement would blind the node, over restarts too.
+    A result that raises in each round would make the node unknown, also after restarts.
     """
     metrics = tuple(
         entry if entry.value is None or math.isfinite(entry.value) else msgspec.structs.replace(entry, value=None)
@@ -179,7 +180,7 @@ def _is_condition(name: str, value: Any) -> bool:
 
 
 def _is_further(result: Result, known: Result) -> bool:
-    """Return whether *result* is of the same workload in the same load as *known*, and tells more of it."""
+    """Return whether *result* is of the same workload and load as *known*, with more content."""
     names = ("workload", "devices", "dtype")
     is_alike = all(getattr(result, name) == getattr(known, name) for name in names)
     return is_alike and result.conditions.get("load") == known.conditions.get("load")
@@ -188,8 +189,8 @@ def _is_further(result: Result, known: Result) -> bool:
 def retest_proof(device: str, episode: Episode, row: ClearingRow, loads: Iterable[Result], now: Instant) -> str | None:
     """Return which of *loads* proves *device* after the episode was last seen, or None.
 
-    Boots have no order but that the present one is the last: wall clocks may be wrong. While a wrong result of another
-    workload or number format stands, no passed one proves the device.
+    Boots have no order, except that the present one is the last: wall clocks may be wrong. While a wrong result of
+    another workload or number format stands, no passed one proves the device.
     """
     results = [result for result in loads if device in result.devices]
     if any(result.metric("mismatches") for result in results):
@@ -205,7 +206,7 @@ def retest_proof(device: str, episode: Episode, row: ClearingRow, loads: Iterabl
 
 
 def _is_since(result: Result, episode: Episode, row: ClearingRow, now: Instant) -> bool:
-    """Return whether *result* began after the episode was last seen, and after the reboot that it may ask for."""
+    """Return whether *result* began after the episode was last seen, and after a reboot if the class requires one."""
     same_boot = result.started.boot_id == episode.last_seen.boot_id
     if same_boot and episode.finding.action in row.retest_needs_reboot:
         return False
@@ -214,7 +215,7 @@ def _is_since(result: Result, episode: Episode, row: ClearingRow, now: Instant) 
 
 
 def _disproves(result: Result, shown: Shown, row: ClearingRow) -> bool:
-    """Return whether the passed *result* was long and hard enough to show again what *shown* showed."""
+    """Return whether the passed *result* was long and hard enough to reproduce the error *shown*."""
     demand = _demand(shown, row)
     if demand is None or (result.workload, result.dtype, result.shape) != (shown.workload, shown.dtype, shown.shape):
         return False
@@ -229,12 +230,12 @@ def _disproves(result: Result, shown: Shown, row: ClearingRow) -> bool:
 
 
 def _least_memory(shown: int, row: ClearingRow) -> float:
-    """Return how many bytes a re-test must take: what is free differs a little from load to load."""
+    """Return how many bytes a re-test must use: free memory differs a little from load to load."""
     return shown * (1.0 if row.retest_memory_ratio is None else row.retest_memory_ratio)
 
 
 def _demand(shown: Shown, row: ClearingRow) -> tuple[int, float] | None:
-    """Return how many products and seconds a re-test needs, or None where no re-test of a day disproves *shown*."""
+    """Return the products and seconds that a re-test needs, or None if no re-test of a day disproves *shown*."""
     if not shown.of or shown.wrong <= 0 or row.retest_products_per_wrong is None:
         return None
     factor = row.retest_products_per_wrong / shown.wrong
@@ -245,7 +246,7 @@ def _demand(shown: Shown, row: ClearingRow) -> tuple[int, float] | None:
 
 
 def _is_as_hard(name: str, result: Result, shown: Shown, slack: float) -> bool:
-    """Return whether *result* ran under the condition *name* as it was when the wrong result showed."""
+    """Return whether *result* ran under the condition *name* at the level of the wrong result."""
     then, now = _condition(shown, name), result.conditions.get(name)
     if then is None:
         return name in shown.unsupported and now is None and name in result.conditions.get("unsupported", ())
@@ -257,7 +258,7 @@ def _condition(shown: Shown, name: str) -> float | None:
 
 
 def shown_by(result: Result) -> Shown:
-    """Return how the wrong *result* showed."""
+    """Return the conditions and the error of the wrong *result*."""
     of, conditions = result.metric("gemms_checked") or result.metric("gemms_verified"), result.conditions
     temperature, power = (conditions.get(name) for name in CONDITIONS)
     memory = result.metric("memory_bytes")
@@ -279,7 +280,7 @@ def shown_by(result: Result) -> Shown:
 def merged(known: tuple[Shown, ...], fresh: tuple[Shown, ...]) -> tuple[Shown, ...]:
     """Return *known* wrong results with *fresh* ones: all of them must be disproved. The newest are kept.
 
-    One that is told again by an agent that did not record its heat or power keeps what was known of them.
+    A repeated one from an agent that recorded no temperature or power keeps the known values.
     """
     by_load: dict[tuple[object, ...], Shown] = {}
     for entry in (*known, *fresh):
@@ -294,7 +295,7 @@ def _with_conditions(shown: Shown, before: Shown | None) -> Shown:
 
 
 def demand_words(shown: Shown, row: ClearingRow) -> str:
-    """Return for people which re-test disproves *shown*."""
+    """Return the re-test that disproves *shown*, as text."""
     unknown = [name for name in CONDITIONS if _condition(shown, name) is None and name not in shown.unsupported]
     demand = _demand(shown, row)
     if demand is None or unknown:
@@ -321,10 +322,10 @@ def _plain(name: str) -> str:
 
 
 class WrongResult(msgspec.Struct, frozen=True):
-    """That one board gave a wrong result in a load; remembered beyond the episode that was disproved.
+    """A wrong result of one board in a load; remembered after its episode was disproved.
 
-    Its age is the time that the node was up since, up to the moment ``counted``: no change of the wall clock, and no
-    clock that was lost, makes the node forget.
+    Its age is the node's uptime since then, up to ``counted``: neither a change nor a loss of the wall clock deletes
+    it.
     """
 
     board: str
@@ -336,18 +337,18 @@ class WrongResult(msgspec.Struct, frozen=True):
 def escalated(
     known: tuple[WrongResult, ...], finding: Finding, devices: Iterable[Device], now: Instant
 ) -> tuple[tuple[WrongResult, ...], Finding]:
-    """Return the memory of wrong results after *finding*, and the finding: a second of one board asks for another.
+    """Return the wrong results including *finding*, and the finding: the second of one board requests its replacement.
 
-    Several formats that are wrong in one load are one wrong result of the board.
+    Several wrong formats in one load are one wrong result of the board.
     """
     row = clearing_table()[Clearing.WRONG_RESULT]
     if not finding.shown or row.replace_after is None or row.replace_within_days is None:
         return known, finding
     serials = (told_serial(device.serial) for device in devices if device.id == finding.device)
-    names = (*filter(None, serials), finding.device)  # by its name, where its driver once did not tell the serial
+    names = (*filter(None, serials), finding.device)  # by its name if its driver once did not report the serial
     board = names[0]
     longest = row.replace_within_days * _DAY_SECONDS
-    # Those that are too old to count stay: a finding that stands shows them in each round, as if they were new.
+    # Expired ones are kept: otherwise a standing finding would report them as new in each round.
     kept = list(known)
     alike = {compared_serial(name) or name for name in names}
     for entry in finding.shown:
@@ -357,7 +358,7 @@ def escalated(
     count = len({entry.load for entry in kept if _board(entry) in alike and entry.age_seconds <= longest})
     if count < row.replace_after:
         return memory, finding
-    # Neither a re-test nor another slot is what it asks for now.
+    # Neither a re-test nor another slot is its action now.
     facts = finding.message.partition(f"; {demand_words(finding.shown[-1], row)}")[0]
     said = f"{facts}; wrong in {count} loads within {row.replace_within_days:.0f} days: replace the board"
     return memory, msgspec.structs.replace(finding, action=Action.REPLACE, clearing=Clearing.REPLACEMENT, message=said)
@@ -368,12 +369,12 @@ def _board(wrong: WrongResult) -> str:
 
 
 def aged(entry: WrongResult, now: Instant) -> WrongResult:
-    """Return *entry* with its age as of *now*, to the hour: a ledger that changed each round would wear the disk."""
+    """Return *entry* with its age as of *now*, to the hour: a ledger that changes each round would wear the disk."""
     if entry.counted.boot_id != now.boot_id:
         return msgspec.structs.replace(entry, counted=now)
     seconds = (now.boottime_ns - entry.counted.boottime_ns) / 1e9
     longest = clearing_table()[Clearing.WRONG_RESULT].replace_within_days
-    is_old = longest is not None and entry.age_seconds > longest * _DAY_SECONDS  # it counts no more, however old it is
+    is_old = longest is not None and entry.age_seconds > longest * _DAY_SECONDS  # it no longer counts, whatever its age
     if seconds < AGED_EVERY_SECONDS or is_old:
         return entry
     return msgspec.structs.replace(entry, counted=now, age_seconds=entry.age_seconds + seconds)

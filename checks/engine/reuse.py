@@ -1,9 +1,9 @@
-"""Findings that stand: what a check asked of one device, and was answered as before, it need not judge again. Pure.
+"""Reuse of findings: a look whose inputs are unchanged since the last round is not run again. Pure.
 
-A look is a part of a check that sees one device by the observations that it asks for (reading, growth, name, time of
-its sample), and its policy: neither the time nor the view. What it asked, what it was answered and what it found is
-kept until the next round, in which the same is asked. Where every answer is equal its findings stand, evidence time
-included, so they are no new look; where one is not, such as that of a sample that grew old, it looks again.
+A look is a part of a check that sees one device through the observations that it requests (reading, growth, name,
+sample time), and its policy; it sees neither the time nor the view. Its requests, answers and findings are kept until
+the next round, which repeats the requests. If every answer is equal, its findings are reused, evidence time included,
+so that they count as no new sample; if one differs, such as that of a sample that became old, the look runs again.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from .view import View
 
 
 class Asked:
-    """All that a look may see: its device and the answers to what it asks."""
+    """The inputs of a look: its device and the answers to its requests."""
 
     __slots__ = ("_view", "answers", "device")
 
     def __init__(self, view: View, device: Device) -> None:
-        """Answer from *view* what is asked of *device*."""
+        """Answer requests about *device* from *view*."""
         self._view = view
         self.device = device
         self.answers: dict[str, tuple[Observation, ...]] = {}
-        """What was asked so far, by quantity."""
+        """The answers so far, by quantity."""
 
     def observations(self, quantity: str) -> tuple[Observation, ...]:
         """Return the observations of *quantity*, one for each part of the device that ever reported it."""
@@ -38,7 +38,7 @@ class Asked:
 
 
 Look = Callable[[Asked, Any], Iterable[Finding]]
-"""A function of a module: it is known again by itself, and what it finds must follow from what it is given."""
+"""A function of a module: it is identified by itself, and its findings must depend on its arguments only."""
 
 
 class _Kept(msgspec.Struct, frozen=True):
@@ -48,26 +48,26 @@ class _Kept(msgspec.Struct, frozen=True):
     findings: tuple[Finding, ...]
 
     def stands(self, view: View, device: Device, policy: msgspec.Struct) -> bool:
-        """Return whether the same look at *device* would be answered the same."""
+        """Return whether the same look at *device* would get the same answers."""
         if self.device != device or self.policy != policy:
             return False
         return all(observations(view, device, quantity) == answer for quantity, answer in self.answers)
 
 
 class Reuse:
-    """What the looks of the round before found, and those of this one; older ones are forgotten."""
+    """The findings of looks in the last round and in this one; older ones are deleted."""
 
     def __init__(self) -> None:
-        """Begin with none."""
+        """Start without any."""
         self._before: dict[tuple[Look, str], _Kept] = {}
         self._now: dict[tuple[Look, str], _Kept] = {}
 
     def turn(self) -> None:
-        """Begin the next round."""
+        """Start the next round."""
         self._before, self._now = self._now, {}
 
     def look(self, view: View, look: Look, device: Device, policy: msgspec.Struct) -> tuple[Finding, ...]:
-        """Return what *look* finds of *device*, or what it found in the round before where that stands."""
+        """Return the findings of *look* for *device*, reused from the last round if its inputs are unchanged."""
         key = (look, device.id)
         kept = self._before.get(key)
         if kept is None or not kept.stands(view, device, policy):
@@ -79,7 +79,7 @@ class Reuse:
 
 
 def looked(view: View, look: Look, device: Device, policy: msgspec.Struct) -> tuple[Finding, ...]:
-    """Return what *look* finds of *device* in *view*; where nothing is to be reused it looks in any case."""
+    """Return the findings of *look* for *device* in *view*; without a reuse in the view, it always runs."""
     if view.reuse is None:
         return tuple(look(Asked(view, device), policy))
     return view.reuse.look(view, look, device, policy)

@@ -1,4 +1,4 @@
-"""The checks of an engine, run over one view after another; events that a check cannot judge wait for it."""
+"""Runs the checks of an engine on one view after another; events that a check cannot judge wait for it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from .check_run import ConfiguredCheck, Rests, not_asked, not_configured, nothin
 from .view import View
 
 WAITING_EVENTS = 1000
-"""So many events wait for a check that cannot run, by each; the oldest are given up."""
+"""Limit of waiting events per check that cannot run; the oldest are dropped."""
 
 
 class CheckRunner:
-    """Runs the checks; one that raises costs itself, and the events that it missed are shown to it again."""
+    """Runs the checks; an exception costs only its check, which gets the missed events again."""
 
     def __init__(self, checks: Sequence[ConfiguredCheck], *, partial: bool = False) -> None:
-        """Run *checks*; *partial* says that only some checks were asked for, so the absence of others ends nothing."""
+        """Run *checks*; *partial* says that only some checks were requested, so the absence of others ends nothing."""
         self.checks = tuple(checks)
         self.partial = partial
         self._rests = Rests()
@@ -28,7 +28,7 @@ class CheckRunner:
         self._aside: dict[str, tuple[Event, ...]] = {}
 
     def run(self, view: View, episodes: tuple[Episode, ...]) -> tuple[tuple[CheckRun, ...], tuple[Finding, ...]]:
-        """Return how each check ran over *view*, and all that they found; *episodes* are those that they may end."""
+        """Return each check's run on *view*, and all findings; *episodes* are those that they may end."""
         runs: list[CheckRun] = []
         everything: list[Finding] = []
         for configured in self.checks:
@@ -38,7 +38,7 @@ class CheckRunner:
             shown = msgspec.structs.replace(view, events=(*waited, *view.events)) if waited else view
             ran = self._rests.run(configured, shown)
             if ran.error:
-                # Nobody else may see its events again: an occurrence that comes back would count anew.
+                # No other check may get its events again: a repeated occurrence would count twice.
                 self._waiting[name] = tuple(shown.events)[-WAITING_EVENTS:]
             if ran.aside:
                 self._aside[name] = (*self._aside.get(name, ()), *ran.aside)[-WAITING_EVENTS:]
@@ -53,16 +53,16 @@ class CheckRunner:
         return tuple(runs), tuple(everything)
 
     def _over(self, check: str, episodes: Iterable[Episode]) -> tuple[Episode, ...]:
-        """Return what *check* may end: that it set events aside stands until another version judges them."""
+        """Return the episodes that *check* may end: set-aside events stand until another version judges them."""
         kept = f"vendor:{check}.events" if self._aside.get(check) else ""
         return tuple(episode for episode in episodes if episode.key.part.name != kept)
 
     @property
     def waiting(self) -> dict[str, tuple[Event, ...]]:
-        """The events that wait by check: another version of a check may judge what this one set aside."""
+        """The waiting events by check: another version of a check may be able to judge them."""
         names = self._aside | self._waiting
         return {name: (*self._aside.get(name, ()), *self._waiting.get(name, ())) for name in names}
 
     def restore(self, waiting: Mapping[str, tuple[Event, ...]]) -> None:
-        """Take over the events that waited before a restart."""
+        """Restore the events that waited before a restart."""
         self._waiting = dict(waiting)

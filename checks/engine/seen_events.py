@@ -1,4 +1,4 @@
-"""Which numbered events of the site's commands were counted: a command may print them again, also to a later agent."""
+"""The numbered events of the site's commands that were counted: a command may print them to several agents."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from nodevet.checks.core.model import Event
 from nodevet.checks.core.readings import MAXIMUM_EVENTS
 
 MAXIMUM_TOLD = 2 * MAXIMUM_EVENTS
-"""As many as one command can print at a time, in its two groups."""
+"""As many as one command can print at once, in its two groups."""
 
 
 class SeenEvent(msgspec.Struct, frozen=True):
-    """An event that was counted: who told of it in which boot, and what tells it from others, in short."""
+    """A counted event: its source and boot, and a short identifier."""
 
     source: str
     boot_id: str
@@ -22,16 +22,16 @@ class SeenEvent(msgspec.Struct, frozen=True):
 
 
 class SeenEvents:
-    """Admits each event once. Number and words tell them apart: a program that counts anew tells of other events."""
+    """Admits each event once, by number and text: a program that restarts its numbers reports other events."""
 
     def __init__(self, state: tuple[SeenEvent, ...] = ()) -> None:
-        """Go on from *state*."""
+        """Restore *state*."""
         self._seen_events: dict[str, dict[SeenEvent, None]] = {}
         for event in state:
             self._seen_events.setdefault(event.source, {})[event] = None
 
     def admit(self, event: Event) -> bool:
-        """Return whether *event* is new, and remember it if so."""
+        """Return whether *event* is new, and record it if so."""
         words = msgspec.msgpack.encode((event.sequence, event.code, event.device, event.text))
         new = SeenEvent(event.source, event.time.boot_id, hashlib.blake2b(words, digest_size=8).digest())
         known = self._seen_events.setdefault(new.source, {})
@@ -47,5 +47,5 @@ class SeenEvents:
 
     @property
     def state(self) -> tuple[SeenEvent, ...]:
-        """Return what to keep over a restart."""
+        """Return the state to keep across a restart."""
         return tuple(event for known in self._seen_events.values() for event in known)

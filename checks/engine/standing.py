@@ -1,7 +1,7 @@
-"""Episodes and findings to the verdict of a device, and verdicts to that of the node. Pure.
+"""Computes the verdict of a device from episodes and findings, and that of the node from verdicts. Pure.
 
-What is acknowledged counts no more and stays in the reason; an acknowledgement that expired is a degraded node that
-closes nothing, until a look is bad again. Where it was about what could not be measured, the node stays unknown.
+Acknowledged episodes no longer count but stay in the reason. An expired acknowledgement makes the node degraded and
+closes no gate, until the next bad observation. If it was about an unmeasured reading, the node stays unknown.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from nodevet.checks.core.model import Action, Episode, EpisodeState, FaultClass,
 from .acknowledgement import acknowledged_words, counted_words, covering_count, covering_words, standing
 
 NOT_EVALUATED = "nothing was evaluated"
-"""The reason of a verdict that rests on nothing."""
+"""The reason of a verdict without any basis."""
 
 EXPIRED = "acknowledgement expired"
 
 
 def verdict(device: str, episodes: Iterable[Episode], findings: Iterable[Finding], *, partial: bool = False) -> Verdict:
-    """Return the verdict of one *device* id from its episodes; ``unknown`` where no check passed or failed on it.
+    """Return the verdict of one *device* id from its episodes; ``unknown`` if no check passed or failed on it.
 
-    Only a pass that rests on something read proves health: that a device is listed, or once passed a load, does not. It
-    is enough where only some checks were asked for (*partial*). Without any the reason says what could not be measured.
+    Only a pass that is based on a reading proves health: being listed, or having passed a load once, does not, except
+    if only some checks were requested (*partial*). Without any pass the reason names the unmeasured readings.
     """
     own = [episode for episode in episodes if episode.key.device == device]
     counting = [episode for episode in own if _counts(episode)]
@@ -55,8 +55,8 @@ def node_verdict(
 ) -> Verdict:
     """Return the worst of *verdicts* by device id; its reason names the device by *names* and counts the others.
 
-    What is acknowledged among all *episodes* of the node stays in the reason, and so does the acknowledgement of what
-    is *covered*: faults that are over, and whose return does not count.
+    Acknowledged faults among all *episodes* of the node stay in the reason, and so do acknowledgements of *covered*
+    faults: past ones whose return does not count.
     """
     known = standing(episodes)
     if not verdicts:
@@ -83,12 +83,12 @@ def node_verdict(
 
 
 def not_judged(why: str, episodes: Iterable[Episode], covered: Collection[Episode]) -> Verdict:
-    """Return the verdict of a node that was not judged, and *why*; what is acknowledged stays in its reason."""
+    """Return the verdict of a node that was not judged, with *why*; acknowledged faults stay in its reason."""
     return Verdict(state=State.UNKNOWN, reason=_with_words(why, standing(episodes), covered))
 
 
 def _with_words(reason: str, known: tuple[Episode, ...], covered: Collection[Episode]) -> str:
-    """Return *reason* with how many persons' words stand beside it: about what is *known*, and what is *covered*."""
+    """Return *reason* with the number of acknowledgements: of *known* faults, and of *covered* ones."""
     return "; ".join(filter(None, (reason, counted_words(known) if known else "", covering_count(covered))))
 
 
@@ -98,24 +98,24 @@ def _counts(episode: Episode) -> bool:
 
 
 def _is_expired(episode: Episode) -> bool:
-    """Return whether a person's word was over, and no look since was bad."""
+    """Return whether an acknowledgement expired without a bad observation since."""
     return episode.state is EpisodeState.ACKNOWLEDGED and episode.expired is not None
 
 
 def _state(episode: Episode) -> State:
-    """Return the state that *episode* makes of its device; the end of a word makes nothing known that is not."""
+    """Return the state of a device with *episode*; an expiry does not make an unknown state known."""
     if _is_expired(episode) and episode.outcome is not Outcome.UNMEASURED:
         return State.DEGRADED
     return {Outcome.FAIL: State.FAILED, Outcome.WARN: State.DEGRADED}.get(episode.outcome, State.UNKNOWN)
 
 
 def _is_hard(episode: Episode) -> bool:
-    """Return whether *episode* may close a gate: it is the one to be told where several failed."""
+    """Return whether *episode* may close a gate: of several failures it is reported first."""
     return _state(episode) is State.FAILED and episode.finding.hard
 
 
 def _hardest(asked: Iterable[tuple[State, Action]]) -> Action:
-    """Return the hardest action asked for; beside a failure, what could not be measured asks for nothing."""
+    """Return the hardest requested action; beside a failure, unmeasured readings request nothing."""
     entries = tuple(asked)
     failed = any(state is State.FAILED for state, _ in entries)
     actions = [action for state, action in entries if not (failed and state is State.UNKNOWN)]

@@ -1,7 +1,7 @@
-"""A switch that all boards of a node share takes links of each of them with it: one loss is one finding. Pure.
+"""The loss of a switch that all boards of a node share takes links of each board down: one loss is one finding. Pure.
 
-Which switch a port leads to no driver tells. What tells of it is that each board misses as many links as the others at
-once; a board that misses more has lost some for another reason, and where no port says which, all of its count.
+No driver reports which switch a port is connected to. The evidence is that each board lost the same number of links at
+once; if a board lost more, some have another cause, and because no port says which, all of its links count.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from .judging import Rule
 from .view import View, device_name
 
 SWITCH = "a switch"
-"""What a link follows from that is down with its like on the other boards."""
+"""The cause of a down link that went down with its counterparts on the other boards."""
 FEWEST = 3
-"""Boards of which each misses links: of two, each may have lost its own."""
+"""Minimum number of boards with missing links: two boards may each have lost links of their own."""
 DOWN, PEER = "link.down", "switch"
 
 
 def told_of_switch(view: View, findings: Iterable[Finding], rule: Rule) -> tuple[Finding, ...]:
-    """Return *findings* with that of *rule* on the loss of a switch, from which the links that went with it follow."""
+    """Return *findings* with that of *rule* on the loss of a switch, as the cause of the links that went down."""
     findings = tuple(findings)
     behind = {device.id for device in view.devices if any(link.peer == PEER for link in device.links)}
     links = [finding for finding in findings if finding.code == DOWN and finding.device in behind]
@@ -36,10 +36,10 @@ def told_of_switch(view: View, findings: Iterable[Finding], rule: Rule) -> tuple
 
 
 def _lost(links: list[Finding]) -> list[Finding]:
-    """Return those of *links* that are down because of what all boards share."""
+    """Return those of *links* that are down because of a component that all boards share."""
     down: dict[str, list[Finding]] = {}
     for finding in links:
-        if finding.outcome in (Outcome.PASS, Outcome.FAIL):  # a board that is dark as a whole is told by itself
+        if finding.outcome in (Outcome.PASS, Outcome.FAIL):  # a board with all links down has a finding of its own
             down.setdefault(finding.device, []).extend([finding] if finding.outcome is Outcome.FAIL else [])
     if len(down) < FEWEST:
         return []
@@ -61,7 +61,7 @@ def _following(finding: Finding) -> Finding:
 
 
 def _loss(view: View, links: list[Finding], lost: list[Finding], rule: Rule) -> Finding:
-    """Return whether a switch is lost. A board that was looked at and misses no link proves that none is."""
+    """Return whether a switch is lost. A board that was read and misses no link proves that none is."""
     times = [finding.evidence_time for finding in lost or links if finding.evidence_time is not None]
     oldest = min(times, key=lambda time: time.boottime_ns, default=None)
     part = Part(PartKind.LINK)
@@ -80,7 +80,7 @@ def _loss(view: View, links: list[Finding], lost: list[Finding], rule: Rule) -> 
 
 
 def _is_proven(links: list[Finding]) -> bool:
-    """Return whether *links*, of which no switch took any, prove that none is lost."""
+    """Return whether *links*, of which none is down because of a switch, prove that none is lost."""
     outcomes: dict[str, set[Outcome]] = {}
     for finding in links:
         outcomes.setdefault(finding.device, set()).add(finding.outcome)

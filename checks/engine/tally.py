@@ -1,7 +1,7 @@
-"""How often what was told: counts of events by code and device, which outlive the findings that they raised.
+"""Counts of events by code and device, which outlive their findings.
 
-An event of an application is no fault of the node and ends with its job; its count stays, so that one who looks at the
-fleet can see a device on which many jobs fail.
+An application's event is no fault of the node and ends with its job; its count stays, so that an operator of the fleet
+can see a device on which many jobs fail.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from nodevet.checks.reference.kernel_policy import told_code, told_policy
 from .view import View
 
 MAXIMUM_COUNTED = 100
-"""So many pairs of code and device are counted; the ones that were not told for longest are given up."""
+"""Limit of counted pairs of code and device; the least recently reported are dropped."""
 
 Counts = Mapping[tuple[str, str], EventCount]
 
 
 def count_events(before: Counts, events: Iterable[Event], view: View) -> Counts:
-    """Return *before* with *events* added, each on the device that *view* knows it belongs to."""
+    """Return *before* with *events* added, each on its device in *view*."""
     counts = dict(before)
     for event in events:
         key = (told_code(event), view.owner(event))
-        known = counts.pop(key, None)  # the latest stand last, whatever the wall clock said
+        known = counts.pop(key, None)  # the latest are last, independent of the wall clock
         counts[key] = EventCount(
             code=key[0],
             device=key[1],

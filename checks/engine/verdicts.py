@@ -1,4 +1,4 @@
-"""From episodes and findings to the verdicts of a snapshot: of every device, of the node, or of some checks alone."""
+"""Computes the verdicts of a snapshot from episodes and findings: of devices, the node, or some checks alone."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from .unlisted import out_of_service
 from .view import View, device_name
 
 INVENTORY = "inventory"
-"""The check whose failures say why a device answers nothing: missing, lost, refused until a reset."""
+"""The check whose failures explain a silent device: missing, lost, refused until a reset."""
 
 BURN_IN = "burn-in"
-"""The check that judges what loads found."""
+"""The check that judges the results of loads."""
 
 
 def narrowed(snapshot: Snapshot, names: Collection[str]) -> Snapshot:
-    """Return *snapshot* as it would be had only the checks of *names* run."""
+    """Return *snapshot* as if only the checks of *names* had run."""
     view = View(now=snapshot.time, devices=snapshot.devices)
     findings = seen_by(snapshot.findings, names)
     episodes = tuple(episode for episode in snapshot.episodes if episode.check in names)
@@ -44,14 +44,14 @@ def narrowed(snapshot: Snapshot, names: Collection[str]) -> Snapshot:
 
 
 def proved(snapshot: Snapshot, checks: Collection[str]) -> Snapshot:
-    """Return the *snapshot* of *checks*: where it answers for loads, no better than the last one proved.
+    """Return the *snapshot* of *checks*: if it covers loads, no better than the last one proved.
 
-    That a load was stopped is no fault of its node, so the verdict over all checks does not change by it.
+    A stopped load is no fault of its node, so the verdict over all checks does not change by it.
     """
     if BURN_IN not in checks or not snapshot.results:
         return snapshot
     accounts = last_proof(snapshot.results, snapshot.episodes).accounts
-    # What was wrong is judged by the check itself, which knows what a person acknowledged.
+    # Wrong results are judged by the check itself, which knows the acknowledgements.
     load = Completeness(tuple(entry for entry in accounts if entry.standing is not Standing.WRONG))
     if not load.unproven:
         return snapshot
@@ -77,10 +77,10 @@ def verdicts_of(
 ) -> tuple[dict[str, Verdict], Verdict]:
     """Return the verdict of each known device, and the node's.
 
-    Before anything was judged only a failure that is remembered counts: it outlives the agent. What is open on a device
-    that nothing lists counts against the node, unless a person said that the device is gone. A device that answers
-    nothing stays unknown itself; it makes the node unknown only where no person knows that it is lost. A part that is
-    lost with its board is as that is, and counts once. A board out of service counts by the finding of its node.
+    Before the first round only remembered failures count: they outlive the agent. An episode of a device that is not
+    listed counts against the node, unless its absence is acknowledged. A silent device stays unknown itself; it makes
+    the node unknown only if its loss is not acknowledged. A part that is lost with its board has the board's state, and
+    counts once. A board out of service counts by the finding of its node.
     """
     of_device: dict[str, list[Finding]] = {}
     for finding in findings:
