@@ -1,6 +1,6 @@
-"""What this node should have: the readings that its devices must be able to give, and the devices it had before.
+"""The expected state of this node: the readings that its devices must report, and the devices it had before.
 
-A healthy machine without a feature is still healthy, so only what the table names for a model is required.
+A healthy machine that lacks a feature is healthy, so only the readings in the table for its model are required.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from .renamed import listed_now, under_known_names
 from .view import KnownDevices, Seen
 
 UNNAMED = "unknown"
-"""What backends call the model of a device that does not tell it."""
+"""The model that backends set for a device that does not report it."""
 
 OR = "|"
-"""Between quantities of which a device owes any one."""
+"""Separator of quantities of which a device must report any one."""
 
 FABRIC = "fabric"
-"""In the place of a chip: each board that says that it has joined a fabric, whatever its name and its chip are."""
+"""In place of a chip: each board that reports that it has joined a fabric, whatever its name and chip."""
 
 LASTING = ("uuid", "pci_device_id", "memory_bytes", "compute_units", "maximum_clock_hertz", "architecture")
-"""What a board is made of, besides its serial and model: None where it does not tell."""
+"""Constant properties of a board besides serial and model: None if not reported."""
 
 
 class Make(msgspec.Struct, frozen=True):
@@ -57,9 +57,9 @@ class Make(msgspec.Struct, frozen=True):
 class Requirement(msgspec.Struct, frozen=True):
     """A row of reference/requirements.csv: devices of this make must be able to report the quantity.
 
-    ``model`` may hold ``*``; an empty ``architecture`` fits all, and one that is named no share of a board, which owes
-    only what its name says; ``fabric`` is none, and fits what has joined one. A quantity with several, as ``a|b``, says
-    that they owe no more than one of these, whatever other rows say.
+    ``model`` may contain ``*``; an empty ``architecture`` matches all, a given one no share of a board, whose
+    requirements depend on its name only; ``fabric`` is no chip, and matches boards that joined one. A quantity such as
+    ``a|b`` means that at most one of these is required, whatever other rows say.
     """
 
     vendor: str
@@ -81,7 +81,7 @@ class Requirement(msgspec.Struct, frozen=True):
 
 
 def owed(devices: Iterable[Device], samples: Iterable[Sample]) -> dict[str, frozenset[str]]:
-    """Return by id what each of *devices* must be able to report, by what it is and by what it says in *samples*."""
+    """Return by id the quantities that each of *devices* must report, by its make and by its *samples*."""
     told = ((sample.device, entry) for sample in samples for entry in sample.readings)
     joined = {name for name, entry in told if entry.quantity == "fabric_state" and entry.value == "completed"}
     return {device.id: requirements(device, joined=device.id in joined) for device in devices}
@@ -90,8 +90,8 @@ def owed(devices: Iterable[Device], samples: Iterable[Sample]) -> dict[str, froz
 def requirements(device: Device, *, joined: bool = False) -> frozenset[str]:
     """Return the quantities that *device* must be able to report; of ``a|b`` any one.
 
-    A part of a device owes nothing itself. What has links tells of them where its driver can, whatever its name is, and
-    so does one that has *joined* a fabric.
+    A part of a device has no requirements. A device with links must report their states if its driver can, whatever its
+    name, and so must one that has *joined* a fabric.
     """
     if device.backend == "host" or device.parent is not None:
         return frozenset()
@@ -117,8 +117,8 @@ def remember(
 ) -> KnownDevices:
     """Return *memory* with *devices* as seen now, and the links of ``links_up`` (ports by device id) as once up.
 
-    A device without a driver is not remembered by its PCI address once its own library names it. What was remembered
-    of a device under another name is remembered of it.
+    A device without a driver is not remembered by its PCI address once its own library names it. The memory of a device
+    under another name is moved to its present name.
     """
     devices = tuple(devices)
     names = named(memory, devices, duplicates)
@@ -142,13 +142,13 @@ def remember(
 def links_noted(
     up_before: Collection[int], sample: Sample, listed: Iterable[Device]
 ) -> tuple[frozenset[int], frozenset[int]]:
-    """Return which ports to note as up by *sample*, and which of *up_before* have but other numbers now.
+    """Return the ports to remember as up by *sample*, and those of *up_before* whose numbers changed.
 
-    Only the driver of some vendors renumbers ports, and the device must be *listed* to be known as theirs: of any other
-    a port that is left out is a lost link, whatever came up beside it. amdgpu renumbered them in 2025 (amd-gfx, "use
-    the external link number"). No link moves to another port by itself: where as many ports as are left out are up that
-    never were, each of those is another one under a new number. Some of them may come up later: until then none is
-    noted, or those that are up already would not be new any more.
+    Only the drivers of some vendors renumber ports, and the device must be *listed* to be known as theirs: on any other
+    device a missing port is a lost link, even if another port came up. amdgpu renumbered them in 2025 (amd-gfx, "use
+    the external link number"). No link moves to another port by itself: if as many new ports are up as are missing,
+    each is a renumbered one. Some may come up later: until then none is remembered, because those that are up would not
+    be new any more.
     """
     states = {entry.part.index: entry for entry in sample.readings if entry.quantity == "link_active"}
     up = {port for port, entry in states.items() if entry.value and port is not None}
@@ -162,7 +162,7 @@ def links_noted(
 
 
 def without_ports(memory: KnownDevices, device_id: str, ports: Collection[int]) -> KnownDevices:
-    """Return *memory* without *ports* of the device, which it knew by other numbers."""
+    """Return *memory* without *ports* of the device, whose numbers changed."""
     seen = memory.seen.get(device_id)
     if seen is None or not ports:
         return memory
@@ -176,13 +176,13 @@ def named(
     duplicates: Iterable[tuple[Device, Device]] = (),
     spoken_of: Iterable[str] = (),
 ) -> dict[str, str]:
-    """Return the id that each remembered accelerator has now which went by its address alone, or by another UUID.
+    """Return the present id of each remembered accelerator that was known by its address alone, or by another UUID.
 
-    A board that has fallen off the bus cannot tell its UUID, and one without driver is only seen by the kernel. One of
-    the same serial in the same slot is the same board under another UUID, as after its firmware was written anew. A
-    device that two backends list (*duplicates*, of ``listed_twice``) has the name that the earlier one gives it. A part
-    of a board that is listed without it was put together again, and what is open on the part is open on the board.
-    Ids that are *spoken_of* in this boot count where the memory was lost: one that is the address of a board is its.
+    A board that fell off the bus cannot report its UUID, and one without a driver is only listed by the kernel. A board
+    with the same serial in the same slot is the same one with another UUID, as after a firmware update. A device that
+    two backends list (*duplicates*, of ``listed_twice``) has the name from the earlier one. If a board is listed
+    without a former part, it was merged again, and the part's episodes become the board's. Ids that are *spoken_of* in
+    this boot count if the memory was lost: an id that is a board's address is that board.
     """
     devices = tuple(devices)
     at_slot = {_slot(device): device for device in devices if device.uuid and device.pci and device.parent is None}
@@ -203,7 +203,7 @@ def named(
 
 
 def _named_at_last(memory: KnownDevices, devices: Iterable[Device]) -> dict[str, str]:
-    """Return the names of boards of which nothing but their number was known, where as many new ones answer now."""
+    """Return the names of boards that were known only by number, if as many new ones answer now."""
     devices = tuple(devices)
     present = {device.id for device in devices}
     names: dict[str, str] = {}
@@ -217,12 +217,12 @@ def _named_at_last(memory: KnownDevices, devices: Iterable[Device]) -> dict[str,
 
 
 def recognised(memory: KnownDevices, devices: Iterable[Device]) -> tuple[Device, ...]:
-    """Return *devices*, each accelerator that cannot say who it is as the one that *memory* knows in its slot.
+    """Return *devices*, each accelerator without a reported identity as the remembered one of its slot.
 
-    After a reboot a board may answer by its PCI page alone, without UUID and serial. It is one board, not a stranger
-    beside a missing one, unless what it does tell (serial, model, PCI device) is another board's, or the remembered one
-    is listed elsewhere. One that tells its name and not all else keeps what it told of itself before: of a board that
-    has fallen off the bus the page may still have the name, and its serial is what it is sent back by.
+    After a reboot a board may answer only by its PCI page, without UUID and serial. It is one board, not a new one
+    beside a missing one, unless a value that it reports (serial, model, PCI device) is another board's, or the
+    remembered one is listed elsewhere. Values that a named device does not report are taken from memory: the page of a
+    board that fell off the bus may still have its name, and its serial is needed for its return.
     """
     devices = tuple(_completed(memory, device) for device in under_known_names(memory.seen, tuple(devices)))
     present = {device.id for device in devices}
@@ -233,7 +233,7 @@ def recognised(memory: KnownDevices, devices: Iterable[Device]) -> tuple[Device,
 
 
 def _part_under(device: Device, names: Mapping[str, str]) -> Device:
-    """Return *device*, where it is a part of a board that was recognised, as a part of that board by its name."""
+    """Return *device*, if it is a part of a recognised board, as a part of that board by its name."""
     board, name = device.parent, names.get(device.parent or "")
     if board is None or name is None:
         return device
@@ -241,7 +241,7 @@ def _part_under(device: Device, names: Mapping[str, str]) -> Device:
 
 
 def _by_elimination(devices: tuple[Device, ...], known: Iterable[Seen]) -> tuple[Device, ...]:
-    """Return *devices* with one of which nothing but its number is known as the only one that is not listed."""
+    """Return *devices*, the one that is known only by number as the only known one that is not listed."""
     present = {device.id for device in devices}
     for number in [device for device in devices if _is_a_number(device)]:
         like = [device for device in devices if _is_a_number(device) and device.backend == number.backend]
@@ -253,12 +253,12 @@ def _by_elimination(devices: tuple[Device, ...], known: Iterable[Seen]) -> tuple
 
 
 def _is_a_number(device: Device) -> bool:
-    """Return whether a library counted *device* and nobody tells its name, its model or where it sits."""
+    """Return whether a library counted *device* but neither its name, its model nor its slot is known."""
     return _is_board(device) and not device.uuid and not device.pci and device.model == UNNAMED
 
 
 def _completed(memory: KnownDevices, told: Device) -> Device:
-    """Return *told* with what is remembered of the board of its name and what it did not tell this time."""
+    """Return *told* with the remembered values of the board of its name that it did not report this time."""
     entry = memory.seen.get(told.id)
     board = entry.device if entry is not None else None
     if board is None or not board.uuid or not _is_board(told) or not _agree(told, board):
@@ -272,10 +272,11 @@ def _completed(memory: KnownDevices, told: Device) -> Device:
 
 
 def _with_ends(told: Device, board: Device) -> tuple[Link, ...]:
-    """Return the ports of *told*, each that does not tell its other end with that which it told as one of *board*.
+    """Return the ports of *told*, those without a reported peer with the peer that *board* reported earlier.
 
-    A port tells it only while it is up: one that went down with the board at its other end would lead nowhere for a
-    reader that starts later. In another slot it leads elsewhere, and under another driver it may be another port.
+    A port reports its peer only while it is up: for a port that went down with the board at its other end, a reader
+    that starts later would know no peer. In another slot it has another peer, and under another driver it may be
+    another port.
     """
     renumbered = told.driver != board.driver and vendor_of(told.vendor).renumbers_ports
     ends = {} if renumbered or _slot(told) != _slot(board) else {link.port: link.peer for link in board.links}
@@ -285,7 +286,7 @@ def _with_ends(told: Device, board: Device) -> tuple[Link, ...]:
 
 
 def _is_board(device: Device) -> bool:
-    """Return whether *device* is an accelerator that its own backend lists, and whole."""
+    """Return whether *device* is a whole accelerator that its own backend lists."""
     return device.kind is DeviceKind.ACCELERATOR and device.backend != "host" and device.parent is None
 
 
@@ -306,12 +307,12 @@ def _recognised(device: Device, known: Iterable[Seen]) -> Device:
 
 
 def _may_be(told: Device, board: Device) -> bool:
-    """Return whether what *told* says of itself contradicts nothing that is known of *board*."""
+    """Return whether no value that *told* reports contradicts *board*."""
     return (_slot(told), None) == (_slot(board), board.parent) and _agree(told, board)
 
 
 def _agree(told: Device, board: Device) -> bool:
-    """Return whether both are of one backend and make, and neither tells what is another board's."""
+    """Return whether both are of one backend and make, and no reported value differs."""
     if (told.backend, told.vendor) != (board.backend, board.vendor):
         return False
     if are_other_boards(_serial(told), _serial(board)):
@@ -329,7 +330,7 @@ def _model(device: Device) -> str | None:
 
 
 def by_name(status: ReaderStatus, names: Mapping[tuple[str, str], str]) -> ReaderStatus:
-    """Return *status* with the devices that it speaks of under the *names* that they have here."""
+    """Return *status* with its devices under their remembered *names*."""
     here = {told: names.get((status.backend, told), told) for told in (*status.quarantined, *status.blamed)}
     return msgspec.structs.replace(
         status,
@@ -340,7 +341,7 @@ def by_name(status: ReaderStatus, names: Mapping[tuple[str, str], str]) -> Reade
 
 
 def without_pages(known: Mapping[str, Device]) -> dict[str, Device]:
-    """Return *known* without what only the PCI bus shows of a board that is remembered by its name: one board, once."""
+    """Return *known* without PCI-only entries of boards that are remembered by name: one board, once."""
     boards = {
         (device.vendor, _slot(device))
         for device in known.values()
@@ -356,9 +357,9 @@ def without_pages(known: Mapping[str, Device]) -> dict[str, Device]:
 
 
 def listed_twice(listed: Mapping[str, Iterable[Device]]) -> tuple[tuple[Device, Device], ...]:
-    """Return each device that two backends list, as the later of them lists it, beside what the earlier one lists.
+    """Return each device that two backends list: the later backend's entry, and the earlier one's.
 
-    *listed* holds the devices by backend. One name, address or serial is one device, whoever tells of it.
+    *listed* holds the devices by backend. The same name, address or serial is one device, whichever backend reports it.
     """
     taken: dict[tuple[str, str], Device] = {}
     duplicates: list[tuple[Device, Device]] = []
@@ -376,12 +377,12 @@ def listed_twice(listed: Mapping[str, Iterable[Device]]) -> tuple[tuple[Device, 
 
 
 def forget(memory: KnownDevices, device_id: str) -> KnownDevices:
-    """Return *memory* without the device: a person said that it is gone for good, or another one took its place."""
+    """Return *memory* without the device: an operator reported its removal, or another one is in its slot."""
     return KnownDevices({key: entry for key, entry in memory.seen.items() if key != device_id})
 
 
 def _identities(device: Device) -> Iterator[tuple[str, str]]:
-    """Yield what no other device of the node may be called; a bare board on the bus is meant to have a second name."""
+    """Yield the identifiers that no other device of the node may have; a bare board on the bus may have two names."""
     yield "name", device.id
     if device.backend == "host":
         return
@@ -389,12 +390,12 @@ def _identities(device: Device) -> Iterator[tuple[str, str]]:
         yield "name", device.uuid
     if device.parent is None and device.pci:
         yield "address", device.pci
-    if device.parent is None and device.serial and re.search("[1-9]", device.serial):  # N/A and 0000 are none
+    if device.parent is None and device.serial and re.search("[1-9]", device.serial):  # N/A and 0000 are no serials
         yield f"serial of {device.vendor}", device.serial
 
 
 def _is_same_board(before: Device, now: Device) -> bool:
-    """Return whether two devices of one slot are one board: nothing named it before, or it kept its serial."""
+    """Return whether two devices of one slot are one board: it had no name before, or kept its serial."""
     if before.kind is not DeviceKind.ACCELERATOR or before.parent is not None:
         return False
     return not before.uuid or (_serial(before) is not None and before.serial == now.serial)

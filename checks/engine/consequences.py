@@ -1,10 +1,10 @@
-"""One loss is one finding: what cannot be measured of a device that does not answer follows from that. Pure.
+"""One loss is one finding: readings that a silent device cannot give are a consequence of the loss. Pure.
 
-So do a link that is down because the board at its other end is lost, and the loss of each part of a lost board: the
-loss names them, and while it is there they do not count for themselves.
+So are a link that is down because the board at its other end is lost, and the loss of each part of a lost board: the
+loss lists them, and while it lasts they do not count.
 
-The loss itself is told by its own code. Of what follows from it nothing counts for itself, and nothing is shown beside
-it; where only other checks are asked for, the loss is why they could not see.
+The loss has its own code. Its consequences neither count nor are shown; if only other checks were requested, the loss
+is the reason why they could not measure.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from .view import KnownDevices
 LOSSES = frozenset(
     {"device.lost", "device.reset_required", "device.faulty", "reader.hung", "reader.stuck", "reader.crashed"}
 )
-"""What says of a device that it does not answer."""
+"""Codes for a device that does not answer."""
 
 UNREAD = "device.unread"
 
 DOWN, ALL_DOWN, FEWER = "link.down", "link.all_down", "link.fewer"
 
 ENDS = GONE | {"device.reset_required", "device.faulty"}
-"""What says of a board that it holds up no link."""
+"""Codes for a board that keeps no link up."""
 
 
 def counted_once(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Return *findings*, of which nothing that a lost device could not be asked for is required by itself."""
+    """Return *findings* with no reading of a lost device required by itself."""
     findings = tuple(findings)
     lost = {device for device, finding in _causes(findings).items() if finding.outcome is Outcome.FAIL}
     lost |= parts_lost(findings).keys()
@@ -45,7 +45,7 @@ def counted_once(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 
 def shown_once(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Return *findings* without what follows from a loss: of each device that does not answer one finding says so."""
+    """Return *findings* without the consequences of a loss: one finding per silent device."""
     findings = tuple(findings)
     parts = parts_lost(findings)
     causes = {device: finding for device, finding in _causes(findings).items() if device not in parts}
@@ -58,7 +58,7 @@ def shown_once(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 
 def seen_by(findings: Iterable[Finding], names: Collection[str]) -> tuple[Finding, ...]:
-    """Return what the checks of *names* found, and each loss that kept them from seeing: that is no good news."""
+    """Return the findings of the checks *names*, and each loss that kept them from measuring."""
     findings = tuple(findings)
     followed = {finding.follows for finding in findings if finding.follows and finding.check in names}
     causes = {**_causes(findings), **_ends(findings, followed)}
@@ -72,7 +72,7 @@ def seen_by(findings: Iterable[Finding], names: Collection[str]) -> tuple[Findin
 
 
 def _causes(findings: Iterable[Finding]) -> dict[str, Finding]:
-    """Return for each device that does not answer the finding that says so, the gravest first."""
+    """Return the finding of each device that does not answer, the most severe first."""
     causes: dict[str, Finding] = {}
     for finding in findings:
         if finding.outcome in (Outcome.PASS, Outcome.SKIPPED):
@@ -92,12 +92,12 @@ def _follows(finding: Finding, devices: Collection[str]) -> bool:
 
 
 def parts_lost(findings: Iterable[Finding]) -> dict[str, str]:
-    """Return by the id of each part that is lost with its board the id of that board."""
+    """Return the id of the board of each part that is lost with its board, by the id of the part."""
     return {finding.device: finding.follows for finding in findings if finding.follows and finding.code in ENDS}
 
 
 def _with_parts(findings: tuple[Finding, ...], boards: Mapping[str, Device]) -> tuple[Finding, ...]:
-    """Return *findings*, of which the loss of a part follows from that of its board: it falls off the bus as one."""
+    """Return *findings* with the loss of a part as a consequence of its board's: they fall off the bus together."""
     lost = _ends(findings)
     parents = {name: board.parent for name, board in boards.items() if board.parent in lost}
     told: dict[Key, Finding] = {}
@@ -122,12 +122,11 @@ def _with_parts(findings: tuple[Finding, ...], boards: Mapping[str, Device]) -> 
 
 
 def joined(findings: Iterable[Finding], devices: Iterable[Device], memory: KnownDevices) -> tuple[Finding, ...]:
-    """Return *findings*, of which a link that is down because its other end is lost follows from that loss, and so does
-    the loss of a part.
+    """Return *findings* with each link that is down because its peer is lost, and each lost part, as a consequence.
 
-    Which board is at the other end the port tells, or told before. Where it does not, boards of one make that are each
-    joined with each other lost with a board as many links each as join two of them. The loss names what follows from
-    it; once the lost board answers, a link that is still down counts for itself.
+    A port reports, or reported, the board at its other end. If it did not, boards of one make that are all connected to
+    each other lost, with a board, as many links each as connect two of them. The loss lists its consequences; once the
+    lost board answers, a link that is still down counts by itself.
     """
     boards = {entry.device.id: entry.device for entry in memory.seen.values()} | {board.id: board for board in devices}
     findings = _with_parts(tuple(findings), boards)
@@ -151,7 +150,7 @@ def joined(findings: Iterable[Finding], devices: Iterable[Device], memory: Known
 def _told(
     finding: Finding, findings: tuple[Finding, ...], follows: dict[Key, str], ends: dict[str, Finding]
 ) -> Finding:
-    """Return *finding* as what follows from a loss, or as the loss with what follows from it, or as it is."""
+    """Return *finding* as a consequence of a loss, or as a loss with its consequences, or unchanged."""
     end = follows.get(finding.key)
     if end is not None:
         said = f"{finding.message.partition('; ')[0]}; it follows from what {_subject(ends[end])} has"
@@ -172,7 +171,7 @@ def _is_bad(finding: Finding, *codes: str) -> bool:
 
 
 def _ends(findings: Iterable[Finding], among: Collection[str] | None = None) -> dict[str, Finding]:
-    """Return the finding that tells the loss of each device that is lost, of those *among* or of all."""
+    """Return the finding of the loss of each lost device, of those *among* or of all."""
     return {
         finding.device: finding
         for finding in findings
@@ -184,32 +183,32 @@ def _ends(findings: Iterable[Finding], among: Collection[str] | None = None) -> 
 
 
 def _makes_up(finding: Finding, number: int) -> bool:
-    """Return whether a board that has fewer links than it should has as many as that with *number* more."""
+    """Return whether a board with fewer links than expected has as many as expected with *number* more."""
     if finding.limit is None or isinstance(finding.value, str) or finding.value is None:
         return False
     return not finding.limit.holds(finding.value + number)
 
 
 class _Fabric(msgspec.Struct, frozen=True):
-    """Boards by their id, what is remembered of them, and the findings that say of some that they hold up no link."""
+    """Boards by id, their remembered state, and the findings that some of them keep no link up."""
 
     boards: dict[str, Device]
     memory: KnownDevices
     ends: dict[str, Finding]
 
     def peer(self, name: str, port: int | None) -> str | None:
-        """Return what the port of a board leads to by its own word, now or before; None where it never told."""
+        """Return the peer that the port of a board reports or reported; None if it never did."""
         seen = self.memory.seen.get(name)
         told = (*self.boards[name].links, *(seen.device.links if seen else ()))
         return next((link.peer for link in told if link.port == port and link.peer is not None), None)
 
     def lost_at(self, peer: str | None) -> str | None:
-        """Return the lost board that *peer*, an id or a PCI address, means."""
+        """Return the lost board of *peer*, an id or a PCI address."""
         lost = (self.boards[name] for name in self.ends if name in self.boards)
         return next((board.id for board in lost if peer is not None and peer in (board.id, board.pci)), None)
 
     def down_with(self, down: Iterable[Finding]) -> dict[Key, str]:
-        """Return by the key of each of the links *down* with which lost board it went."""
+        """Return, by the key of each of the links *down*, the lost board that caused it."""
         known = [entry for entry in down if entry.device not in self.ends and entry.device in self.boards]
         peers = {entry.key: self.peer(entry.device, entry.part.index) for entry in known}
         told = {key: end for key, peer in peers.items() if (end := self.lost_at(peer))}
@@ -220,7 +219,7 @@ class _Fabric(msgspec.Struct, frozen=True):
         return found
 
     def _untold_with(self, end: str, told: dict[Key, str], untold: list[Key]) -> dict[Key, str]:
-        """Return *untold* links that went with the boards of the make of *end*, where each other one lost its share."""
+        """Return *untold* links that went down with the boards of the make of *end*, if all others lost their share."""
         if end not in self.boards:
             return {}
         makes = [name for name, board in self.boards.items() if self._is_like(board, self.boards[end])]
@@ -239,16 +238,16 @@ class _Fabric(msgspec.Struct, frozen=True):
         return found
 
     def _shares(self, name: str, ports: int, others: int) -> set[int]:
-        """Return how many links may join a board that has so many *ports* with each of the *others* of its make.
+        """Return how many links may connect a board with *ports* ports to each of the *others* of its make.
 
-        Some ports may lead outside the node: the table knows how many do not.
+        Some ports may lead outside the node: the table lists how many do not.
         """
         row = expected_links(self.boards[name])
         inside = {ports} | ({row.links} if row is not None and row.which is Which.SOME and row.links < ports else set())
         return {links // others for links in inside if links >= others and links % others == 0}
 
     def all_of(self, name: str) -> str | None:
-        """Return a lost board where all links of *name* led to lost ones, or every other board of its make is lost."""
+        """Return a lost board if all links of *name* led to lost ones, or every other board of its make is lost."""
         board = self.boards.get(name)
         if board is None:
             return None

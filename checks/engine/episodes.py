@@ -1,7 +1,7 @@
-"""Findings to episodes to verdict: confirmation, latching and clearing, as a pure fold.
+"""From findings to episodes: confirmation, latching and clearing, as a pure fold.
 
-Nothing here ages: an episode ends only by the evidence that its row of reference/clearing.csv names, or stops counting
-when a person acknowledges it. The same findings folded twice, or folded by a restarted agent, change nothing.
+Nothing here ages: an episode ends only by the evidence in its row of reference/clearing.csv, or stops counting when it
+is acknowledged. The same findings folded twice, or folded by a restarted agent, change nothing.
 """
 
 from __future__ import annotations
@@ -40,22 +40,22 @@ from .overflow import Overflow
 from .retest import ClearingRow, WrongResult, aged, clearing_table, escalated, merged
 
 BEFORE = "; before: "
-"""Between what is seen now of a fault that only evidence ends, and what it was."""
+"""Separates the present state of a fault that only evidence ends from its earlier one."""
 
 
 class Settled(msgspec.Struct, frozen=True):
-    """An occurrence that was dealt with: still visible in a counter, it must not open its episode again."""
+    """An occurrence that was dealt with: a counter still shows it, but it must not reopen its episode."""
 
     key: Key
     occurrence: str
 
 
 class Ledger(msgspec.Struct, frozen=True):
-    """The fold's whole state: episodes that are not cleared, and occurrences that are settled.
+    """The whole state of the fold: episodes that are not cleared, and occurrences that are settled.
 
-    ``flaps`` are conditions that came and went. ``standing`` are cleared episodes whose acknowledgement is not over: it
-    covers their return, for its term, or for an hour behind a resume of the node. ``wrong`` are wrong results of loads,
-    also those that were disproved.
+    ``flaps`` are recent flapping conditions. ``standing`` are cleared episodes whose acknowledgement still covers a
+    return, for its term or for an hour after a resume of the node. ``wrong`` are wrong results of loads, disproved ones
+    included.
     """
 
     episodes: tuple[Episode, ...] = ()
@@ -69,9 +69,9 @@ class Ledger(msgspec.Struct, frozen=True):
         return next((episode for episode in self.episodes if episode.key == key), None)
 
     def spoken_of(self, key: Key) -> Episode | None:
-        """Return what a person may acknowledge of *key*: its episode, or one that is over and whose return is covered.
+        """Return the episode of *key* that can be acknowledged: an open one, or a past one whose return is covered.
 
-        What is not confirmed yet is nothing.
+        An unconfirmed episode cannot be acknowledged.
         """
         episode = self.find(key)
         if episode is not None and episode.state is not EpisodeState.PENDING:
@@ -80,18 +80,18 @@ class Ledger(msgspec.Struct, frozen=True):
 
     @property
     def lasting(self) -> tuple[Episode, ...]:
-        """Return the episodes that are not cleared, and those whose return a person's word covers."""
+        """Return the episodes that are not cleared, and those whose return is covered by an acknowledgement."""
         return (*self.episodes, *self.standing)
 
     def adopting(self, lasting: Iterable[Episode]) -> Ledger:
-        """Return this ledger with *lasting* in the place of what ``lasting`` returns."""
+        """Return this ledger with *lasting* in place of the result of ``lasting``."""
         lasting = tuple(lasting)
         episodes = tuple(episode for episode in lasting if not is_covering(episode))
         return msgspec.structs.replace(self, episodes=episodes, standing=tuple(filter(is_covering, lasting)))
 
 
 class _Work(msgspec.Struct):
-    """What one round works on: the parts of the ledger by key, and what the round saw."""
+    """The working state of one round: the parts of the ledger by key, and the evidence of the round."""
 
     active: dict[Key, Episode]
     settled: dict[Key, str]
@@ -103,14 +103,14 @@ class _Work(msgspec.Struct):
 
     @property
     def now(self) -> Instant:
-        """Return the moment of the round."""
+        """Return the time of the round."""
         return self.evidence.now
 
 
 def fold(ledger: Ledger, findings: Iterable[Finding], evidence: Evidence) -> tuple[Ledger, tuple[Episode, ...]]:
     """Return the ledger after one round, and the episodes whose change a journal must keep.
 
-    A pending episode that is never confirmed leaves without a trace.
+    A pending episode that is never confirmed leaves no trace.
     """
     before = {episode.key: episode for episode in ledger.episodes}
     work = _begun(ledger, before, evidence)
@@ -120,7 +120,7 @@ def fold(ledger: Ledger, findings: Iterable[Finding], evidence: Evidence) -> tup
     for finding in findings:
         if not (work.active or work.settled or replaced or finding.bad or finding.shown):
             continue  # on a healthy node a good finding changes nothing
-        # Else it still tells of the board that is gone.
+        # Otherwise it still refers to the board that is gone.
         if not replaced or finding.key not in replaced or finding.device in present:
             work.wrong, told = escalated(work.wrong, finding, devices, evidence.now)
             _look(work, told)
@@ -128,14 +128,14 @@ def fold(ledger: Ledger, findings: Iterable[Finding], evidence: Evidence) -> tup
         _look(work, finding)
     active = work.active
     over = ended_with_loss(active.values())
-    # Wrong results first: what else the same load disproves waits for them, and must not for another round.
+    # Wrong results first: other results of the same load are compared with them in the same round.
     for episode in sorted(active.values(), key=lambda entry: not entry.finding.shown):
         proof = over.get(episode.key) or disproof(episode, evidence, active.values())
         if proof and (episode.key in over or not _outlasts_job(work, episode)):
             active[episode.key] = _cleared(episode, proof, evidence.now)
             if _is_damped(episode) and _row(episode).job_ended:
                 work.flaps[episode.key] = closed(work.flaps.get(episode.key), episode.key, evidence.now)
-            if episode.finding.occurrence is not None:  # its counter still shows it; behind a good look none does
+            if episode.finding.occurrence is not None:  # its counter still shows it; after a good observation none does
                 work.settled[episode.key] = episode.finding.occurrence
     said = (*active.values(), *work.standing.values())
     for key, episode in active.items():
@@ -147,11 +147,11 @@ def fold(ledger: Ledger, findings: Iterable[Finding], evidence: Evidence) -> tup
 
 
 Knew = Callable[[Episode], bool]
-"""Whether a person knew of an episode as it is: what is shown may be older than what was judged last."""
+"""Whether the actor knew an episode in its present state: the displayed one may be older than the last round."""
 
 
 def anybody(_episode: Episode) -> bool:
-    """Say of every episode that it was known as it is."""
+    """Return True: every episode was known in its present state."""
     return True
 
 
@@ -165,10 +165,10 @@ def acknowledge(
     until: Instant | Returns | None = None,
     knew: Knew = anybody,
 ) -> tuple[Ledger, Episode] | None:
-    """Return the ledger with the episode of *key* acknowledged *until* a moment, and that episode.
+    """Return the ledger with the episode of *key* acknowledged *until* a time, and that episode.
 
-    None where there is none, or its *actor* *knew* less of it. Of one that is over only the term, in which its return
-    is covered, can become another.
+    None if there is none, or if its *actor* *knew* less of it. Of a past episode, only the term that covers its return
+    can change.
     """
     episode = ledger.spoken_of(key)
     if episode is None or not knew(episode) or (is_covering(episode) and not isinstance(until, Instant)):
@@ -183,7 +183,7 @@ def acknowledge(
 
 
 def _begun(ledger: Ledger, before: Mapping[Key, Episode], evidence: Evidence) -> _Work:
-    """Return what the round works on; what time alone changes is changed: marks of expiry, and holds that are over."""
+    """Return the working state of the round, with time-dependent changes applied: expiries, and holds that are over."""
     now = evidence.now
     names = evidence.names
     flaps = {
@@ -214,7 +214,7 @@ def _begun(ledger: Ledger, before: Mapping[Key, Episode], evidence: Evidence) ->
 
 
 def _ended(work: _Work) -> Ledger:
-    """Return the ledger that the round leaves."""
+    """Return the ledger after the round."""
     kept = tuple(episode for episode in work.active.values() if episode.state is not EpisodeState.CLEARED)
     is_open = {episode.key for episode in kept if episode.state is not EpisodeState.PENDING}
     return Ledger(
@@ -229,9 +229,9 @@ def _ended(work: _Work) -> Ledger:
 
 
 def _take_replaced(work: _Work) -> dict[Key, Episode]:
-    """Take out of *work* the episodes of boards that others sit in the place of, ended; return them by key.
+    """Remove from *work* the episodes of replaced boards, ended; return them by key.
 
-    They end before the findings are folded: what is found now is the new board's, and no person's word covers it.
+    They end before the findings are folded: new findings are of the new board, and no acknowledgement covers them.
     """
     taken = {}
     for key, episode in tuple(work.active.items()):
@@ -246,9 +246,9 @@ def _take_replaced(work: _Work) -> dict[Key, Episode]:
 
 
 def _renamed(episodes: Mapping[Key, Episode], evidence: Evidence) -> dict[Key, Episode]:
-    """Return *episodes* with those of a device that has just told its name under that name; the old ones end.
+    """Return *episodes* with those of a device that has just reported its name under that name; the old ones end.
 
-    A person's word goes on under that name only where it cannot be another board's.
+    An acknowledgement continues under that name only if it cannot be another board's.
     """
     active = dict(episodes)
     for key, episode in episodes.items():
@@ -263,13 +263,13 @@ def _renamed(episodes: Mapping[Key, Episode], evidence: Evidence) -> dict[Key, E
 
 
 def _moved(episode: Episode, names: Mapping[str, str]) -> Episode:
-    """Return *episode* under the name that its device has told in this round."""
+    """Return *episode* under the name that its device has reported in this round."""
     finding = msgspec.structs.replace(episode.finding, device=names.get(episode.key.device, episode.key.device))
     return msgspec.structs.replace(episode, key=finding.key, finding=finding)
 
 
 def _named(key: Key, names: Mapping[str, str]) -> Key:
-    """Return *key* under the name that its device has told in this round."""
+    """Return *key* under the name that its device has reported in this round."""
     return msgspec.structs.replace(key, device=names.get(key.device, key.device))
 
 
@@ -305,10 +305,10 @@ def _look(work: _Work, finding: Finding) -> None:
 
 
 def _confirmed(work: _Work, before: Episode | None, episode: Episode) -> Episode:
-    """Return *episode* after a bad look, with what is known from earlier of a condition that returns.
+    """Return *episode* after a bad observation, with the history of a condition that returns.
 
-    An acknowledgement whose term is not over covers its return, unless that asks for a harder action, and that of a
-    loss its other code; what comes and goes too often is held open.
+    An acknowledgement whose term is not over covers its return, unless that requests a harder action, and that of a
+    loss covers its other code; a flapping condition is held open.
     """
     key = episode.key
     flap = work.flaps.get(key)
@@ -331,20 +331,20 @@ def _confirmed(work: _Work, before: Episode | None, episode: Episode) -> Episode
 
 
 def _row(episode: Episode) -> ClearingRow:
-    """Return what ends *episode* as it stands."""
+    """Return the clearing row of *episode* in its present state."""
     table = clearing_table()
     return table[Clearing.UNMEASURED if episode.outcome is Outcome.UNMEASURED else episode.finding.clearing]
 
 
 def _is_damped(episode: Episode) -> bool:
-    """Return whether *episode* may be held open: never what closes a gate."""
+    """Return whether *episode* may be held open: never one that closes a gate."""
     return _row(episode).damped and not _is_hard(episode)
 
 
 def _outlasts_job(work: _Work, episode: Episode) -> bool:
-    """Return whether *episode* stays although its process may have ended: one after the other fails, as in a loop.
+    """Return whether *episode* stays although its process may have ended: process after process fails, as in a loop.
 
-    Once none has failed for as long as the first hold lasts, the loop is over, and the error ends with its process.
+    Once none has failed for the duration of the first hold, the loop is over, and the error ends with its process.
     """
     if not (_row(episode).job_ended and _is_damped(episode)):
         return False
@@ -359,9 +359,9 @@ def _is_hard(episode: Episode) -> bool:
 
 
 def _same_evidence(episode: Episode, finding: Finding) -> bool:
-    """Return whether this look was already counted: same sample, and no occurrence that is new in it.
+    """Return whether this observation was already counted: same sample, and no new occurrence in it.
 
-    The kernel may record two events within one microsecond: the stamp is the same, and one may say more.
+    The kernel may record two events within one microsecond: the time is the same, and one may have more content.
     """
     if finding.evidence_time is None or finding.evidence_time != episode.looked:
         return False
@@ -392,10 +392,10 @@ def _opened(finding: Finding, evidence: Evidence) -> Episode:
 
 
 def _seen_again(episode: Episode, finding: Finding, now: Instant) -> Episode:
-    """Return the episode after another bad look. Inability to measure counts at once and confirms no fault.
+    """Return the episode after another bad observation. An unmeasured one counts at once and confirms no fault.
 
-    Of a hard failure that only warnings follow, the failure is over after as many looks as end its condition: what is
-    left is the warning, and a gate that stays closed would say what is not there.
+    If only warnings follow a hard failure, the failure ends after as many observations as end its condition: the
+    warning remains, and a gate that stays closed would report an absent fault.
     """
     is_fault = finding.outcome is not Outcome.UNMEASURED
     recent = (*episode.recent, is_fault)[-max(finding.window, 1) :]
@@ -429,14 +429,14 @@ def _seen_again(episode: Episode, finding: Finding, now: Instant) -> Episode:
 
 
 def _good_look(work: _Work, episode: Episode, finding: Finding) -> Episode | None:
-    """Return the episode after a good look, cleared where that was enough, or None where it was never confirmed."""
+    """Return the episode after a good observation, cleared if that was enough, or None if it was never confirmed."""
     key, now = episode.key, work.now
     recent = (*episode.recent, False)[-max(episode.finding.window, 1) :]
     if episode.state is EpisodeState.PENDING:
         return msgspec.structs.replace(episode, recent=recent, looked=finding.evidence_time) if any(recent) else None
     needed = _row(episode).good_samples
     if needed is None:
-        stays = bool(episode.finding.shown)  # a short load without a wrong result is no proof, whatever the class is
+        stays = bool(episode.finding.shown)  # a short load without a wrong result is no proof, in any class
         if episode.state is EpisodeState.ACKNOWLEDGED and episode.expired is None and not stays:
             return _gone(work, episode, "acknowledged, and no longer present")
         return msgspec.structs.replace(episode, looked=finding.evidence_time, finding=_past(episode.finding, finding))
@@ -450,7 +450,7 @@ def _good_look(work: _Work, episode: Episode, finding: Finding) -> Episode | Non
 
 
 def _gone(work: _Work, episode: Episode, proof: str) -> Episode:
-    """Return *episode* ended because it is not seen any more; a word that is not over yet may cover its return."""
+    """Return *episode* ended because it is not observed any more; an acknowledgement may still cover its return."""
     ended = _cleared(episode, proof, work.now)
     is_own = not is_word(episode) or not any(follows(episode, word) for word in work.active.values())
     if is_own and is_word(episode) and is_covering(ended):
@@ -459,7 +459,7 @@ def _gone(work: _Work, episode: Episode, proof: str) -> Episode:
 
 
 def _past(fault: Finding, good: Finding) -> Finding:
-    """Return *fault* told as what was: it stays open until it is disproved, and its text must not deny what is seen."""
+    """Return *fault* described as past: it stays open until disproved, and its text must not contradict the present."""
     if BEFORE in fault.message:
         return fault
     proof = "a re-test must prove" if clearing_table()[fault.clearing].passed_retest else "ends nothing"
@@ -471,7 +471,7 @@ def _cleared(episode: Episode, proof: str, now: Instant) -> Episode:
 
 
 def _is_change(before: Episode | None, after: Episode) -> bool:
-    """Return whether a journal must keep the difference: not for a look that only confirmed what was known."""
+    """Return whether a journal must keep the difference: not for an observation that only confirmed the known state."""
     if after.state is EpisodeState.PENDING:
         return False
     if before is None or before.state is EpisodeState.PENDING:
@@ -480,6 +480,6 @@ def _is_change(before: Episode | None, after: Episode) -> bool:
 
 
 def _told(episode: Episode) -> tuple[object, ...]:
-    """Return what of *episode* a journal keeps each change of."""
+    """Return the fields of *episode* of which a journal keeps each change."""
     until = None if episode.until is None else episode.until.wall_seconds
     return (episode.state, episode.outcome, episode.count, episode.note, until, episode.expired)

@@ -1,11 +1,11 @@
-"""Judging one reading by one rule: it passes, is broken, or is unmeasured. Pure.
+"""Judging one reading by one rule: pass, broken or unmeasured. Pure.
 
-A check yields a finding for every reading that it judges, also for a good one, because only a good sample clears.
-A number that was not measured is None, never zero, and a rule that is asked to judge it says so by itself: no check can
-pass on a reading that is not there, whatever it compares.
+A check yields a finding for every reading that it judges, also for a good one, because only a good sample clears. A
+number that was not measured is None, never zero, and the rule itself returns unmeasured for it: no check can pass on a
+missing reading, whatever it compares.
 
-That a reading is missing never makes a node unknown here: which readings a node must be able to give, and that it
-cannot give one, is told once, by the check ``freshness``. A check without its reading says ``unmeasured``.
+A missing reading never makes a node unknown here: the check ``freshness`` reports, once, each required reading that is
+missing. A check without its reading returns ``unmeasured``.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ NO_GROWTH = "a second sample is needed to measure growth"
 NOTHING_TO_COMPARE = "no value or limit to compare"
 SOON_SECONDS = 0.5
 FEW = 4.0
-"""Errors come by chance: where so many are awaited, or so many more than are allowed, hardly ever none is."""
+"""Errors occur at random: if so many are expected, or so many more than allowed, zero is very unlikely."""
 
 CONFIGURED = "configuration"
-"""The source of a limit that the site has set."""
+"""The source of a limit from the configuration."""
 
 
 class Confirmation(Protocol):
-    """The part of a policy that says how many samples of how many must agree."""
+    """The part of a policy with the number of samples that must agree, of how many."""
 
     @property
     def needed(self) -> int:
@@ -56,7 +56,7 @@ class Confirmation(Protocol):
 
     @property
     def window(self) -> int:
-        """Return of how many samples in a row."""
+        """Return the number of consecutive samples."""
         ...
 
 
@@ -81,13 +81,13 @@ class Observation(msgspec.Struct, frozen=True):
 
     @property
     def measured(self) -> bool:
-        """Return whether there is a value that was measured recently; what is not a number is none."""
+        """Return whether there is a recently measured value; NaN is none."""
         value = self.reading.value  # None exactly where its status is not ok
         return value is not None and not (isinstance(value, float) and not math.isfinite(value))
 
     @property
     def number(self) -> float | None:
-        """Return the measured number; None where nothing was measured, and for a word."""
+        """Return the measured number; None without a measurement, and for text."""
         value = self.reading.value
         if value is None or isinstance(value, str):
             return None
@@ -96,32 +96,32 @@ class Observation(msgspec.Struct, frozen=True):
 
     @property
     def grew(self) -> float | None:
-        """Return by how much the counter grew; None where there is no earlier value to compare with."""
+        """Return the growth of the counter; None without an earlier value."""
         _refuse_ungrowing(self)
         return self.growth.amount if self.growth else None
 
     @property
     def per_second(self) -> float | None:
-        """Return the rate at which it grew; None where there is no earlier value to compare with."""
+        """Return the rate of growth; None without an earlier value."""
         _refuse_ungrowing(self)
         return self.growth.per_second if self.growth else None
 
     @property
     def occurrence(self) -> str | None:
-        """Return what tells this value of a counter from the same value after a reboot."""
+        """Return the identifier that distinguishes this counter value from the same value after a reboot."""
         return f"{self.time.boot_id}:{self.number:.0f}" if self.time and self.number is not None else None
 
     @property
     def subject(self) -> str:
-        """Return what people call the part: ``GPU 3 (0000:1b:00.0), link 17``."""
+        """Return the displayed name of the part: ``GPU 3 (0000:1b:00.0), link 17``."""
         part = self.reading.part
         return self.name if part == WHOLE else f"{self.name}, {part}"
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
-    """The code of a fault and its meaning: all of a finding that does not depend on the reading.
+    """The code of a fault and its meaning: all fields of a finding that do not depend on the reading.
 
-    ``gates`` is False for what only informs, such as a measured rule, however few samples the site asks for.
+    ``gates`` is False for informational rules, such as a measured one, whatever number of samples the site requests.
     """
 
     check: str
@@ -136,7 +136,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     next_step: str = ""
 
     def confirmed_by(self, policy: Confirmation) -> Rule:
-        """Return the rule as a measured one: it counts once as many samples agree as *policy* says."""
+        """Return the rule as a measured one: it counts once the number of samples in *policy* agree."""
         return msgspec.structs.replace(self, needed=policy.needed, window=policy.window, gates=False)
 
     def judge(
@@ -151,11 +151,11 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         occurrence: str | None = None,
         beside: Iterable[Observation] = (),
     ) -> Finding:
-        """Return the finding of the rule on *observation*; it is unmeasured where there is no value.
+        """Return the finding of the rule on *observation*; it is unmeasured if there is no value.
 
-        *facts* tell what was seen, *beside* what else was read: without its values nothing is judged either. *broken*
-        and *facts* may be functions of the measured number, which are then only called where there is one. Where
-        *broken* is None, as ``limit and value > limit`` is without a limit, nothing was compared: no pass either.
+        *facts* describe the observation, *beside* other readings: without their values nothing is judged either.
+        *broken* and *facts* may be functions of the measured number, which are only called if there is one. If *broken*
+        is None, as ``limit and value > limit`` is without a limit, nothing was compared: no pass either.
         """
         beside = tuple(beside)
         unmeasured = self.unmeasured(observation, *beside)
@@ -164,7 +164,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         number = observation.number
         if number is None and (callable(broken) or callable(facts)):
             return self._unjudged(observation, Outcome.UNMEASURED, f"{observation.quantity} is not a number")
-        asked = math.nan if number is None else number  # a word, about which no function is asked
+        asked = math.nan if number is None else number  # text, for which no function is called
         is_broken = broken(asked) if callable(broken) else broken
         if is_broken is None or (limit is not None and math.isnan(limit.value)):
             return self._unjudged(observation, Outcome.UNMEASURED, NOTHING_TO_COMPARE)
@@ -188,7 +188,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
             gates=self.gates and not _is_of_the_site(limit),
             occurrence=occurrence if is_broken else None,
             evidence=(observation.quantity, *others),
-            evidence_time=observation.time,  # limits are read more rarely: their age must not make two samples one
+            evidence_time=observation.time,  # limits are read less often: their age must not make two samples one
         )
 
     def against(
@@ -200,7 +200,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         *,
         beside: Iterable[Observation] = (),
     ) -> Finding:
-        """Return what the rule says of *value*, which is broken where *limit* holds; unmeasured where it is None."""
+        """Return the finding on *value*, which is broken if *limit* is exceeded; unmeasured if it is None."""
         if value is None or not math.isfinite(value):
             return self.unmeasured(observation, *beside) or self._unjudged(
                 observation, Outcome.UNMEASURED, NOTHING_TO_COMPARE
@@ -212,7 +212,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     def rate(
         self, observation: Observation, limit: Limit, value: Callable[[Growth], float], facts: Callable[[Growth], str]
     ) -> Finding:
-        """Return what the rule says of the growth of *observation*: broken where *limit* holds of its *value*."""
+        """Return the finding on the growth of *observation*: broken if *limit* is exceeded by its *value*."""
         if observation.growth is None:
             return self.ungrown(observation) or self.skip(observation, NO_GROWTH)
         return self.against(observation, value(observation.growth), limit, facts(observation.growth))
@@ -229,7 +229,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         occurrence: str | None = None,
         beside: Iterable[Observation] = (),
     ) -> Finding:
-        """Return what the rule says of the growth of *observation*: broken where *broken* says so of it."""
+        """Return the finding on the growth of *observation*: broken if the function *broken* is True."""
         growth = observation.growth
         if growth is None:
             return self.ungrown(observation) or self.skip(observation, NO_GROWTH)
@@ -253,7 +253,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         return self.judge(known, True, facts, value=value)
 
     def unmeasured(self, *read: Observation) -> Finding | None:
-        """Return why the first of *read* that has no value cannot be judged, or None where all have one."""
+        """Return why the first of *read* without a value cannot be judged, or None if all have one."""
         for observation in read:
             if not observation.measured:
                 return self._unmeasured(observation)
@@ -267,9 +267,9 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         return self._unjudged(observation, Outcome.SKIPPED if unsupported else Outcome.UNMEASURED, why)
 
     def ungrown(self, observation: Observation) -> Finding | None:
-        """Return why the growth of *observation* cannot be judged: no value, or none before it; None where it can be.
+        """Return why the growth of *observation* cannot be judged: no value, or no earlier one; None if it can be.
 
-        Raises LookupError for a quantity of which no growth is kept.
+        Raises LookupError for a quantity whose growth is not stored.
         """
         _refuse_ungrowing(observation)
         if observation.growth is not None:
@@ -281,7 +281,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def skip(self, observation: Observation, why: str) -> Finding:
-        """Return that the rule does not apply to *observation* now, and why."""
+        """Return that the rule does not apply to *observation* now, with the reason."""
         return self._unjudged(observation, Outcome.SKIPPED, why)
 
     def on_node(
@@ -297,7 +297,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         evidence_time: Instant | None = None,
         as_of: Instant | None = None,
     ) -> Finding:
-        """Return a finding that rests on no reading: on the inventory, on a reader, on the kernel log."""
+        """Return a finding that is not based on a reading: on the inventory, a reader or the kernel log."""
         bad = outcome in (Outcome.WARN, Outcome.FAIL)
         told = bad or (required and outcome is Outcome.UNMEASURED)
         return Finding(
@@ -340,9 +340,9 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
 def with_next_sample(
     finding: Finding, observation: Observation, limit: float, enough_after: Callable[[float], float]
 ) -> Finding:
-    """Return *finding*; where *observation* grew by more than *limit* a second, with the time of the next sample.
+    """Return *finding*, with the next sample's time if *observation* grew by more than *limit* a second.
 
-    *enough_after* gives the seconds after which growth at that rate is told from a burst.
+    *enough_after* returns the seconds after which growth at that rate is distinguishable from a burst.
     """
     rate = observation.per_second
     if not observation.measured or rate is None or rate <= limit:
@@ -351,14 +351,14 @@ def with_next_sample(
 
 
 def _is_of_the_site(limit: Limit | None) -> bool:
-    """Return whether *limit* is a number that somebody configured: a wrong one must not close a cluster."""
+    """Return whether *limit* is a configured number: a wrong one must not close a cluster."""
     return limit is not None and limit.source == CONFIGURED
 
 
 def observations(view: View, device: Device, quantity: str) -> tuple[Observation, ...]:
     """Return the observations of *quantity*, one for each part of *device* that ever reported it.
 
-    Where the whole device could not be read there is one observation without a value.
+    If the whole device could not be read, there is one observation without a value.
     """
     key = (device.id, quantity)
     known: tuple[Observation, ...] | None = view.observed.get(key)
@@ -373,7 +373,7 @@ def _observed(view: View, device_id: str, quantity: str) -> tuple[Observation, .
     growth = view.growth if known is None or known.judged_by_growth else {}
     found = []
     for reading, sample in view.readings(device_id, quantity):
-        # Growth that an earlier sample ended with is over.
+        # Growth up to an earlier sample is over.
         grown = growth.get((device_id, quantity, reading.part)) if growth else None
         since = grown if grown is not None and grown.until == sample.time else None
         found.append(Observation(device_id, name, reading, sample.time, since))
@@ -384,7 +384,7 @@ def _observed(view: View, device_id: str, quantity: str) -> tuple[Observation, .
 
 
 def _refuse_ungrowing(observation: Observation) -> None:
-    """Raise LookupError where no growth of what *observation* reads is kept: it would stay None for ever."""
+    """Raise LookupError if the growth of *observation*'s quantity is not stored: it would be None for ever."""
     known = QUANTITIES.get(observation.quantity)
     if observation.measured and observation.growth is None and known is not None and not known.judged_by_growth:
         raise LookupError(f"no growth of {observation.quantity} is kept: compare its value with a limit")
