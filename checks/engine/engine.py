@@ -1,7 +1,8 @@
-"""Inputs and a clock to Snapshots: the one engine behind daemon, one-shot check, burn-in, replay and simulation.
+"""The engine of daemon, one-shot check, burn-in, replay and simulation: from inputs and a clock to Snapshots.
 
-It does no I/O. Samples, events, results and statuses come in; ``evaluate`` runs every check over a View, folds the
-findings into episodes and returns a Snapshot together with what must be kept so that a restart changes nothing.
+It does no I/O. Its inputs are samples, events, results and statuses; ``evaluate`` runs every check on a View, folds the
+findings into episodes and returns a Snapshot together with the state that a restarted agent needs to continue
+unchanged.
 """
 
 from __future__ import annotations
@@ -72,26 +73,26 @@ from .view import Cadence, KernelLogState, KnownDevices, View
 __all__ = ["ConfiguredCheck", "Engine", "Round"]
 
 MOST_NAMES = 1000
-"""So many former names of devices are remembered: who did not hear of one yet asks soon."""
+"""Limit of remembered former names of devices: clients that missed a rename ask again soon."""
 
 MOST_FOLDS = 100
-"""So often the findings are folded again in one round, to find those that make it raise."""
+"""Limit of repeated folds in one round, which find the findings that make it raise."""
 
 STEP = "judging: "
-"""Before the name of a step of a judgement, where it is a part of the agent that failed."""
+"""Prefix of the name of a step of a judgement that failed, as a part of the agent."""
 
 Returned = TypeVar("Returned")
 
 
 class Round(msgspec.Struct, frozen=True):
-    """What one evaluation gave: the snapshot, and the episodes whose change a journal must keep."""
+    """The result of one evaluation: the snapshot, and the episodes whose change a journal must keep."""
 
     snapshot: Snapshot
     changes: tuple[Episode, ...]
 
 
 class Engine:
-    """Holds the node's present state. One thread owns it; what leaves it is immutable."""
+    """Holds the node's present state. One thread owns it; its results are immutable."""
 
     def __init__(
         self,
@@ -107,11 +108,11 @@ class Engine:
         guard: Guard | None = None,
         reuses: bool = True,
     ) -> None:
-        """Start with nothing known. *clock* gives the present moment; *cadences* are keyed by (backend, group).
+        """Start without any state. *clock* returns the present time; *cadences* are keyed by (backend, group).
 
-        *partial* says that only some checks were asked for, so that a device which none of them judges does not count.
-        A *simulated* node is so from its first snapshot on, before any sample has said it. *guard* runs the steps of a
-        judgement that it can do without. What stands of the round before is not judged again where it *reuses*.
+        *partial* says that only some checks were requested, so that a device which none of them judges does not count.
+        A *simulated* node is marked so from its first snapshot on, before any sample. *guard* runs the optional steps
+        of a judgement. With *reuses*, findings with unchanged inputs are not judged again.
         """
         self._guard = guard or Guard(lambda _line: None)
         self._partial = partial
@@ -145,16 +146,16 @@ class Engine:
         self._simulated = simulated
         self._refusals: dict[str, Refusal] = {}
 
-    # What comes in.
+    # Inputs.
 
     def take_devices(self, backend: str, devices: Iterable[Device]) -> None:
-        """Replace the inventory of *backend* by what it enumerated now; what is gone takes its samples with it."""
+        """Replace the inventory of *backend* by its new enumeration; samples of removed devices are deleted."""
         gone = self._listed.take(backend, devices, self._memory, (name for name, _ in self._cadences))
         for key in [key for key, sample in self._samples.items() if (sample.backend, sample.device) in gone]:
             del self._samples[key]
 
     def take_sample(self, sample: Sample) -> None:
-        """Keep *sample* as the latest of its device and group, and note how far its counters grew."""
+        """Store *sample* as the latest of its device and group, and record the growth of its counters."""
         name = self._listed.names.get((sample.backend, sample.device), sample.device)
         sample = sample if name == sample.device else msgspec.structs.replace(sample, device=name)
         if self._listed.is_left_out(sample.backend, sample.device):
@@ -168,7 +169,7 @@ class Engine:
         self._counters.take(sample)
 
     def take_event(self, event: Event) -> None:
-        """Queue *event* for the next evaluation, unless another source, or this one before, told of it already."""
+        """Queue *event* for the next evaluation, unless it was reported before, by this or another source."""
         name = self._listed.names.get((event.source, event.device or ""))
         event = event if name in (None, event.device) else msgspec.structs.replace(event, device=name)
         is_numbered = event.source.startswith(COMMANDS)
@@ -176,19 +177,19 @@ class Engine:
             self._events.append(event)
 
     def take_result(self, result: Result) -> None:
-        """Keep *result* as the latest of its workload, devices and number format."""
+        """Store *result* as the latest of its workload, devices and number format."""
         self._results.take(result)
 
     def take_readers(self, statuses: Iterable[ReaderStatus]) -> None:
-        """Replace what is known of the readers."""
+        """Replace the statuses of the readers."""
         self._readers = tuple(by_name(status, self._listed.names) for status in statuses)
 
     def take_kernel_log(self, state: KernelLogState) -> None:
-        """Replace what is known of the kernel log's readability."""
+        """Replace the state of the kernel log."""
         self._kernel_log = state
 
     def take_faults(self, faults: Iterable[PartFault]) -> None:
-        """Replace what is known of the agent's parts that failed; one that failed since the last time still does."""
+        """Replace the failures of the agent's parts; a part that failed since the last evaluation is still failed."""
         before = {fault.part: fault.count for fault in self._faults}
         self._faults = tuple(
             msgspec.structs.replace(fault, works=fault.works and before.get(fault.part) == fault.count)
@@ -198,16 +199,16 @@ class Engine:
     def reconfigure(
         self, checks: Sequence[ConfiguredCheck], cadences: Mapping[tuple[str, str], Cadence], modes: Modes
     ) -> None:
-        """Judge by other policies, cadences and modes from the next evaluation on."""
+        """Use new policies, cadences and modes from the next evaluation on."""
         self._modes, self._runner.checks, self._cadences = modes, tuple(checks), dict(cadences)
 
     def acknowledge(
         self, key: Key, *, note: str, actor: str, until: Instant | Returns | None = None, knew: Knew = anybody
     ) -> Episode | None:
-        """Stop the episode of *key* from counting *until* then; None where there is none, or its *actor* *knew* less.
+        """Acknowledge the episode of *key* *until* a time; None if there is none, or its *actor* *knew* less of it.
 
-        It counts again when it asks for a harder action, or returns after it was over and *until* does not cover that.
-        A device that is missing stays known: what the bus or the kernel tells of its place is no other board.
+        It counts again when it requests a harder action, or returns after its end and *until* does not cover that. A
+        missing device stays known: entries of the bus or the kernel at its slot are no other board.
         """
         done = acknowledge(self._ledger, key, note=note, actor=actor, time=self._clock(), until=until, knew=knew)
         if done is None:
@@ -215,13 +216,13 @@ class Engine:
         self._ledger, episode = done
         return episode
 
-    # What goes out.
+    # Outputs.
 
     def evaluate(self, agent: AgentInfo) -> Round:
-        """Run every check over the present state, fold the findings, and return the snapshot.
+        """Run every check on the present state, fold the findings, and return the snapshot.
 
-        A step that raises costs what it gives, and the node is unknown for it. Where the rest raises, nothing is
-        judged, and what had changed by then is in the next Round.
+        A step that raises costs only its result, and makes the node unknown. If the rest raises, nothing is judged, and
+        the changes so far are in the next Round.
         """
         now = self._clock()
         present = self._listed.present()
@@ -263,7 +264,7 @@ class Engine:
         return done
 
     def unjudged(self, before: Snapshot, agent: AgentInfo, why: str) -> Snapshot:
-        """Return *before* as it stands when judging itself failed: what was failed stays so, all else is unknown."""
+        """Return *before* for a failed judgement: failed verdicts stay failed, all others become unknown."""
         self._generation += 1
         unknown = not_judged(f"the agent could not judge the node: {why}", (), ())
         verdicts = {
@@ -282,12 +283,12 @@ class Engine:
         )
 
     def remembered(self, agent: AgentInfo) -> Snapshot:
-        """Return a snapshot of what is known without judging anything: at start, and when stopping."""
+        """Return a snapshot of the known state without judging: at start and stop."""
         now = self._clock()
         return self._snapshot(now, self._view(now, self._listed.present()), (), (), agent)
 
     def memory(self) -> dict[str, bytes]:
-        """Return all that a restarted engine needs to go on as if it had not stopped, by name."""
+        """Return the state that a restarted engine needs to continue unchanged, by name."""
         encode = msgspec.msgpack.encode
         return {
             "ledger": encode(self._ledger),
@@ -306,9 +307,10 @@ class Engine:
         }
 
     def restore(self, memory: Mapping[str, bytes]) -> None:
-        """Take over what ``memory`` returned; names that are absent stay empty.
+        """Restore the result of ``memory``; missing names stay empty.
 
-        An entry that cannot be read costs itself: the others are taken, and then msgspec.ValidationError tells of it.
+        An entry that cannot be decoded costs only itself: the others are restored, then msgspec.ValidationError is
+        raised.
         """
         recall = Recall(memory)
         self._ledger = recall.take("ledger", Ledger, self._ledger)
@@ -334,15 +336,15 @@ class Engine:
 
     @property
     def episodes(self) -> tuple[Episode, ...]:
-        """Return the episodes that are not cleared, and those whose return a person's word covers."""
+        """Return the episodes that are not cleared, and those whose return is covered by an acknowledgement."""
         return self._ledger.lasting
 
     def adopt(self, episodes: Iterable[Episode]) -> None:
-        """Go on with *episodes* instead of the remembered ones, such as after the store was lost."""
+        """Replace the remembered episodes by *episodes*, as after the loss of the store."""
         self._ledger = self._ledger.adopting(episodes)
 
     def _note_links(self, sample: Sample) -> None:
-        """Note which links are up. Ports that their driver numbers anew are forgotten, or they were missed for ever."""
+        """Record the links that are up. Ports that their driver renumbered are deleted, so that none seems missing."""
         up, seen = self._links_up.setdefault(sample.device, set()), self._memory.seen.get(sample.device)
         listed = self._listed.of(sample.backend)
         noted, old = links_noted({*up, *(seen.links_up if seen else ())}, sample, listed)
@@ -355,7 +357,7 @@ class Engine:
         return self._guard.run(f"{STEP}{name}", work, otherwise)
 
     def _folded(self, findings: tuple[Finding, ...], evidence: Evidence) -> tuple[Ledger, tuple[Episode, ...]]:
-        """Fold *findings* but those that make it raise, which wait for the next round; raise where it always does."""
+        """Fold *findings* except those that make it raise, which wait for the next round; raise if it always does."""
         tries = iter(range(MOST_FOLDS))
 
         def fails(some: Sequence[Finding]) -> bool:
@@ -370,7 +372,7 @@ class Engine:
         return done
 
     def _view(self, now: Instant, present: tuple[Device, ...]) -> View:
-        """Return what the checks may look at; they change none of it, by mistake neither."""
+        """Return the view for the checks, which cannot change it."""
         return View(
             now=now,
             devices=present,
@@ -392,7 +394,7 @@ class Engine:
         )
 
     def _own_faults(self) -> tuple[Finding, ...]:
-        """Return what parts of the agent failed, and what ends the findings of those that an earlier agent had."""
+        """Return the findings of failed parts of the agent, and those that end findings of an earlier agent."""
         steps = tuple(fault for fault in self._guard.faults if fault.part.startswith(STEP))
         told = fault_findings((*(fault for fault in self._faults if not fault.part.startswith(STEP)), *steps))
         keys = {finding.key for finding in told}

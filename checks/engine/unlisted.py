@@ -1,7 +1,7 @@
-"""Boards that their driver does not list to this node's readers and that are not lost, and the reason for each.
+"""Boards that their driver does not list to this node's readers although they are not lost, with the reason.
 
-A cgroup denies them, an option of their driver excludes them, a person drained them by the driver's own command, or
-the container of the readers was given others.
+A cgroup denies them, a driver option excludes them, an administrator drained them by the driver's own command, or the
+container of the readers was given others.
 """
 
 from __future__ import annotations
@@ -14,31 +14,31 @@ from .view import Seen, View
 
 
 def withheld(view: View) -> tuple[str, ...]:
-    """Return the addresses of the boards that the cgroup of the readers denies them."""
+    """Return the addresses of the boards that the cgroup denies to the readers."""
     node = _node(view)
     return node.withheld if node else ()
 
 
 def excluded(view: View) -> tuple[str, ...]:
-    """Return the addresses of the boards that an option of their driver keeps out of use."""
+    """Return the addresses of the boards that a driver option excludes from use."""
     node = _node(view)
     return node.excluded if node else ()
 
 
 def unread_pages(view: View) -> tuple[str, ...]:
-    """Return the addresses of the boards of which their driver's page does not tell whether it excludes them."""
+    """Return the addresses of the boards whose driver page could not be read, so that an exclusion is unknown."""
     node = _node(view)
     return node.unread_pages if node else ()
 
 
 def not_given(view: View) -> tuple[str, ...]:
-    """Return the addresses of the boards that the container of the readers was not given, as it was others."""
+    """Return the addresses of the boards that the container of the readers was not given, while it got others."""
     node = _node(view)
     return node.not_given if node else ()
 
 
 def why_unlisted(view: View, device: Device) -> str:
-    """Return why *device*, which was there, is not listed though nothing happened to it; empty where nobody says so."""
+    """Return why *device*, once listed, is not listed although it did not fail; empty if no reason is known."""
     places = places_of(device)
     if places & {*withheld(view)}:
         return "denied to this process by its cgroup, as in a job"
@@ -50,9 +50,9 @@ def why_unlisted(view: View, device: Device) -> str:
 
 
 def out_of_service(view: View) -> dict[str, str]:
-    """Return why each remembered board is not listed that an administrator took out of service, by device id.
+    """Return, by device id, why a remembered board is not listed that an administrator took out of service.
 
-    A finding of the node says so, and nothing can be measured of the board itself.
+    A finding of the node reports it, and nothing can be measured on the board itself.
     """
     places = {*excluded(view), *(board.pci for board in view.drained)}
     remembered = (seen.device for seen in view.memory.seen.values())
@@ -65,9 +65,9 @@ def drained_by(board: Device) -> str:
 
 
 def was_given_elsewhere(view: View, seen: Seen) -> bool:
-    """Return whether what was *seen* is not given now, and may have been another container's.
+    """Return whether the *seen* board is not given now, and may have been given to another container.
 
-    What was read in this boot was given to this one, and is gone since.
+    A board that was read in this boot was given to this container, and disappeared since.
     """
     return bool(places_of(seen.device) & {*not_given(view)}) and seen.last.boot_id != view.now.boot_id
 

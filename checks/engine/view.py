@@ -1,7 +1,7 @@
-"""What a check may look at. Pure: built by the engine, read by checks, the same in daemon, one-shot and replay.
+"""The input of a check. Pure: built by the engine, read by checks, the same in daemon, one-shot and replay.
 
 An old reading is not a measurement: a sample that is older than its cadence allows is shown as ``unavailable``. The
-readings of a device that failed to be read are shown as ``unavailable`` too, so that no check can pass on them.
+readings of a device that could not be read are shown as ``unavailable`` too, so that no check can pass on them.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
     from .reuse import Reuse
 
 OLD_ROUNDS = 3
-"""A sample is old once this many rounds and one deadline went by without another."""
+"""A sample is old after this many rounds and one deadline without another."""
 
 
 class Growth(msgspec.Struct, frozen=True):
-    """How much a counter grew between two samples of one epoch. A counter that fell began a new epoch: no growth.
+    """Growth of a counter between two samples of one epoch. A counter that fell began a new epoch: no growth.
 
-    ``within_hour`` is by how much it grew in the last 55 to 60 minutes, or since it was first seen.
+    ``within_hour`` is its growth in the last 55 to 60 minutes, or since its first sample.
     """
 
     amount: float
@@ -56,22 +56,22 @@ class Growth(msgspec.Struct, frozen=True):
 
 
 class Cadence(msgspec.Struct, frozen=True):
-    """How often a group is read, and how long a round may take."""
+    """The interval of a group, and the time limit of a round."""
 
     interval_seconds: float
     deadline_seconds: float
 
     @property
     def age_limit_seconds(self) -> float:
-        """Return the age from which a sample of this cadence is old."""
+        """Return the age in seconds from which a sample of this cadence is old."""
         return OLD_ROUNDS * self.interval_seconds + self.deadline_seconds
 
 
 class KernelLogState(msgspec.Struct, frozen=True):
     """Whether the kernel log can be read, and how many records, or bytes of a file, were lost unread.
 
-    ``is_evidence``: it is the kernel's own, and not a file or FIFO, which may hold what a user wrote. ``begun``: what
-    was there at its opening is being read, and has not been read to its end.
+    ``is_evidence``: it is the kernel's own log, not a file or FIFO, which may contain text of users. ``begun``: its
+    content at the opening is being read, and the end is not reached yet.
     """
 
     readable: bool
@@ -85,10 +85,9 @@ class KernelLogState(msgspec.Struct, frozen=True):
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """A device as this node remembers it: what it was, which of its links were ever up, and where it ever sat.
+    """A device as this node remembers it: its identity, the links that were ever up, and all slots it was in.
 
-    ``unlisted``: its command does not list it any more; ``instead``: what that listed from then on, where it came for
-    all that was listed before.
+    ``unlisted``: its command no longer lists it; ``instead``: the devices that replaced the whole list.
     """
 
     device: Device
@@ -101,21 +100,21 @@ class Seen(msgspec.Struct, frozen=True):
 
 
 class KnownDevices(msgspec.Struct, frozen=True):
-    """What the engine remembers of the node's inventory: devices by id."""
+    """The engine's memory of the node's inventory: devices by id."""
 
     seen: dict[str, Seen] = {}
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """The present state of the node. ``devices`` answered the last enumeration; ``memory`` holds those known before.
-    ``duplicates`` are those that two backends list: the one that is left out, and the one in ``devices``. ``drained``
-    are those that a person took out of service by the driver's own means: nothing reads them. ``on_bus`` are the
-    accelerators as the PCI bus shows them, also those in ``devices``.
+    """The present state of the node. ``devices`` answered the last enumeration; ``memory`` contains those known before.
+    ``duplicates`` are devices that two backends list: the omitted entry, and the one in ``devices``. ``drained`` were
+    taken out of service by the driver's own command: nothing reads them. ``on_bus`` are the accelerators on the PCI
+    bus, also those in ``devices``.
 
-    ``samples`` is keyed by (device, group), ``growth`` by (device, quantity, part); ``lapses`` tell when a reading that
-    could not be had this time was had last, ``told`` what those that excuse others were last; ``events`` are those that
-    no earlier look has seen; ``results`` the latest of each workload and device. ``reuse`` holds what was found in the
-    round before; where it is None everything is judged anew.
+    ``samples`` is keyed by (device, group), ``growth`` by (device, quantity, part); ``lapses`` are the times of the
+    last values of missing readings, ``told`` the last values of readings that excuse others; ``events`` are new since
+    the last round; ``results`` the latest of each workload and device. ``reuse`` holds the findings of the last round;
+    if it is None, everything is judged again.
     """
 
     now: Instant
@@ -146,9 +145,9 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return tuple(device for device in self.devices if device.kind in kinds)
 
     def by_pci(self, pci: str | None) -> Device | None:
-        """Return the device at PCI address *pci*; the function after the dot need not be stated.
+        """Return the device at PCI address *pci*; the function after the dot may be omitted.
 
-        Where it is, the device of that function comes first: virtual ones may be functions of one another.
+        With a function, its own device takes precedence: virtual devices may be functions of one another.
         """
         if pci is None:
             return None
@@ -159,7 +158,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return next((device for device in matches if device.backend != "host"), matches[0] if matches else None)
 
     def owner(self, event: Event) -> str:
-        """Return the id of the device that *event* is about, or the node's where it names none that is known."""
+        """Return the id of the device of *event*, or the node's if it names no known device."""
         for named in (event.device, event.fields.get("gpu_uuid")):
             if named is not None and self.device(named) is not None:
                 return named
@@ -171,15 +170,15 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return quantity in self.required.get(device_id, frozenset())
 
     def failure(self, device_id: str) -> Failure | None:
-        """Return why the last attempt to read the device failed, or None."""
+        """Return the failure of the last attempt to read the device, or None."""
         return self._failures.get(device_id)
 
     def age_seconds(self, sample: Sample) -> float | None:
-        """Return how old *sample* is; None where it is of another boot."""
+        """Return the age of *sample* in seconds; None if it is of another boot."""
         return self.now.seconds_since(sample.time)
 
     def is_old(self, sample: Sample) -> bool:
-        """Return whether *sample* is too old to say anything about now."""
+        """Return whether *sample* is too old to describe the present."""
         age = self.age_seconds(sample)
         cadence = self.cadences.get((sample.backend, sample.group))
         return age is None or (cadence is not None and age > cadence.age_limit_seconds)
@@ -187,8 +186,8 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def readings(self, device_id: str, quantity: str) -> tuple[tuple[Reading, Sample], ...]:
         """Return every reading of *quantity* of the device with its sample, one per part.
 
-        Readings of an old or failed sample come back as ``unavailable``. Raises LookupError for a quantity that does
-        not exist: a check that asks for it would find nothing wrong for ever.
+        Readings of an old or failed sample are returned as ``unavailable``. Raises LookupError for an unknown quantity:
+        a check that requests it would never find a fault.
         """
         found = self._index.get((device_id, quantity), ())
         if not found and quantity not in QUANTITIES:
@@ -196,7 +195,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return found
 
     def reading(self, device_id: str, quantity: str, part: Part = WHOLE) -> Reading | None:
-        """Return the reading of *quantity* of one *part*, or None where nothing ever reported it.
+        """Return the reading of *quantity* of one *part*, or None if it was never reported.
 
         Raises LookupError for a part that none of its readings has.
         """
@@ -204,16 +203,16 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return next((entry for entry, _ in self.readings(device_id, quantity) if entry.part == part), None)
 
     def number(self, device_id: str, quantity: str, part: Part = WHOLE) -> float | None:
-        """Return the measured number of *quantity*, or None where there is none."""
+        """Return the measured number of *quantity*, or None if there is none."""
         entry = self.reading(device_id, quantity, part)
         if entry is None or isinstance(entry.value, str) or entry.value is None:
             return None
         return float(entry.value)
 
     def lately(self, device_id: str, quantity: str, part: Part = WHOLE) -> float | None:
-        """Return the number of a reading that excuses others, or what it was last while that is not old.
+        """Return the number of a reading that excuses others, or its last value while that is not old.
 
-        One look without it takes no excuse away.
+        One missing sample does not withdraw an excuse.
         """
         number, told = self.number(device_id, quantity, part), self.told.get((device_id, quantity, part))
         if number is not None or told is None or isinstance(told.value, str):
@@ -223,7 +222,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return None if is_old else float(told.value)
 
     def was_read_lately(self, device_id: str, quantity: str, part: Part) -> bool:
-        """Return whether a reading that could not be had this time was had so lately that it would not be old yet."""
+        """Return whether a missing reading was read so recently that it would not be old yet."""
         read = self.lapses.get((device_id, quantity, part))
         age = None if read is None else self.now.seconds_since(read)
         sample = next((sample for entry, sample in self.readings(device_id, quantity) if entry.part == part), None)
@@ -231,7 +230,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return age is not None and cadence is not None and age <= cadence.age_limit_seconds
 
     def evidence_time(self, device_id: str, *quantities: str) -> Instant | None:
-        """Return when the oldest sample that carries one of *quantities* was taken."""
+        """Return the time of the oldest sample with one of *quantities*."""
         times = [sample.time for key in quantities for _, sample in self.readings(device_id, key)]
         return min(times, key=lambda time: time.boottime_ns) if times else None
 
@@ -245,7 +244,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def observed(self) -> dict[tuple[str, str], Any]:
-        """Return what was made of readings in this round, by device and quantity: checks ask for the same again."""
+        """Return the cache of this round for values derived from readings, by device and quantity."""
         return {}
 
     @cached_property
@@ -273,7 +272,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
 
 def refuse_other_part(quantity: str, part: Part) -> None:
-    """Raise LookupError where *quantity* has no reading of such a *part*: who asks for it would see none for ever."""
+    """Raise LookupError if *quantity* has no reading of such a *part*: it would be None for ever."""
     known = QUANTITIES.get(quantity)
     if known is not None and part.kind is not known.part:
         raise LookupError(f"{quantity} is of a {known.part}, not of a {part.kind}: name the part")
@@ -287,24 +286,24 @@ def _unavailable(entry: Reading, age_seconds: float | None) -> Reading:
 
 
 FIRST_RENDER_NODE = 128
-"""From here on the kernel numbers its render nodes (Linux, drm-uapi); below lie the nodes of drivers of their own."""
+"""The first number of the kernel's render nodes (Linux, drm-uapi); lower numbers are nodes of drivers."""
 
 
 def device_node_name(minor: int) -> str:
-    """Return what people call the device node with number *minor*: ``3``, or ``renderD131`` as in ``/dev/dri``."""
+    """Return the displayed name of the device node *minor*: ``3``, or ``renderD131`` as in ``/dev/dri``."""
     return str(minor) if minor < FIRST_RENDER_NODE else f"renderD{minor}"
 
 
 def device_name(view: View, device_id: str) -> str:
-    """Return how people call the device: ``GPU 3 (0000:1b:00.0)``, or its id."""
-    names = view._names  # every look asks, a thousand times per round
+    """Return the displayed name of the device: ``GPU 3 (0000:1b:00.0)``, or its id."""
+    names = view._names  # requested a thousand times per round
     if device_id not in names:
         names[device_id] = _name(view, device_id)
     return names[device_id]
 
 
 def device_names(view: View, devices: list[Device]) -> str:
-    """Return what people call the first two of *devices*, and how many more there are."""
+    """Return the displayed names of the first two of *devices*, and the number of the others."""
     told = ", ".join(device_name(view, device.id) for device in devices[:2])
     return told + (f" and {len(devices) - 2} more" if len(devices) > 2 else "")
 
