@@ -182,10 +182,10 @@ REFUSED = (
 )
 
 TOLD_AS_LOSS = frozenset({FailureKind.LOST, *(kind for _, kind, _, _ in REFUSED)})
-"""Failures of which each has a finding of its own that fails."""
+"""Failures that each have a finding of their own with the outcome ``fail``."""
 
 WITNESSES = from_table("reader.falls").value
-"""So often its driver must hang or crash over a board, within the time of reader_faults.csv, to have lost it."""
+"""Number of hangs or crashes of the driver on a board, within the time of reader_faults.csv, that prove its loss."""
 
 HOW_TO_READ = (
     "no enabled backend reads them: enable the vendor's backend in agent.backends, or add a command backend "
@@ -322,12 +322,12 @@ def _lost(view: View, device: Device) -> Finding:
 
 
 def _is_told(failure: Failure | None, kinds: Collection[FailureKind]) -> bool:
-    """Return whether *failure* is one of *kinds*, and evidence: without memory a library calls any board lost."""
+    """Return whether *failure* is one of *kinds*, and evidence: without memory a library reports any board as lost."""
     return failure is not None and failure.kind in kinds and failure.of_driver
 
 
 def _refused(view: View, device: Device, rule: Rule, kind: FailureKind, why: str, well: str) -> Finding:
-    """Judge whether the driver refuses the device with failures of *kind*, and says *why*; it is on the bus."""
+    """Judge whether the driver refuses the device with failures of *kind* and the reason *why*; it is on the bus."""
     name = device_name(view, device.id)
     samples = [sample for (owner, _), sample in view.samples.items() if owner == device.id]
     newest = max(samples, key=lambda entry: entry.time.boottime_ns, default=None)
@@ -348,7 +348,7 @@ def _refused(view: View, device: Device, rule: Rule, kind: FailureKind, why: str
 
 
 def _offline(view: View, device: Device) -> Finding | None:
-    """Return that no processor of the socket *device*, which is not listed, is online; None where it is missing."""
+    """Return that no processor of the unlisted socket *device* is online; None if it is missing."""
     node = next(iter(view.of_kind(DeviceKind.NODE)), None)
     if device.kind is not DeviceKind.CPU or node is None or not node.offline or not _enumerated(view, device.backend):
         return None
@@ -403,10 +403,10 @@ def _missing(view: View, device: Device) -> Finding:
 
 
 def _moved(view: View, backend: str) -> tuple[Device, Device] | tuple[None, None]:
-    """Return the only board of *backend* that is not listed any more, and the only one that is silent and nameless.
+    """Return the only unlisted board of *backend*, and the only one that is silent and unidentified.
 
-    Addresses may change with a boot. That both are one is likely and not proven: it is told as one loss, not as a name.
-    What is silent for another reason is no loss, and stands for none.
+    Addresses may change with a boot. That both are one board is likely, not proven: it is reported as one loss, not as
+    a name. A board that is silent for another reason is no loss, and replaces none.
     """
     present = {device.id for device in view.devices}
     known = [seen.device for seen in view.memory.seen.values() if seen.device.backend == backend]
@@ -419,12 +419,12 @@ def _moved(view: View, backend: str) -> tuple[Device, Device] | tuple[None, None
 
 
 def _merged(device: Device, present: set[str]) -> bool:
-    """Return whether *device* was a part of another one, which is there and was put together again."""
+    """Return whether *device* was a part of another device that is present and was merged again."""
     return device.parent is not None and device.parent in present
 
 
 def _enumerated(view: View, backend: str) -> bool:
-    """Return whether the reader of *backend* has told what there is: a list, or that there is nothing."""
+    """Return whether the reader of *backend* has reported its devices: a list, or that there are none."""
     reader = reader_of(view, backend)
     if reader is None:
         return any(device.backend == backend for device in view.devices)
@@ -438,19 +438,19 @@ def _enumerated(view: View, backend: str) -> bool:
 
 
 def _vendors(view: View) -> tuple[str, ...]:
-    """Return the vendors whose accelerators are or were here."""
+    """Return the vendors with present or remembered accelerators."""
     known = (*view.devices, *(seen.device for seen in view.memory.seen.values()))
     return tuple(sorted({device.vendor for device in known if device.kind is DeviceKind.ACCELERATOR}))
 
 
 def _did(reader: ReaderStatus, board: Device) -> str:
-    """Return what *board* last did to its *reader*, which leaves it alone, for a message, or an empty text."""
+    """Return the last failure of *board* for which its *reader* skips it, as text, or an empty text."""
     words = reader.left_alone.get(board.pci or "")
     return f": {words}" if words else ""
 
 
 def _is_read(view: View, vendor: str) -> bool:
-    """Return whether the backend of *vendor* runs, or another one that lists devices of it, such as a command."""
+    """Return whether the backend of *vendor* runs, or another one that lists its devices, such as a command."""
     backends = {device.backend for device in view.of_kind(DeviceKind.ACCELERATOR) if device.vendor == vendor}
     readers = (reader_of(view, backend) for backend in (vendor, *(backends - {"host"})))
     return any(reader is not None and reader.state is ReaderState.RUNNING for reader in readers)
@@ -477,7 +477,7 @@ def _driver(view: View, vendor: str) -> Iterator[Finding]:
         if failure is not None and failure.kind is kind and boards:
             finding = rule.on_node(Outcome.FAIL, f"{vendor}: {where} cannot be used{says}", part=part, as_of=looked)
             may_load = kind is FailureKind.NO_DEVICES and is_booting(view)
-            # Jobs need no wrapper of the agent's.
+            # Jobs do not need the agent's wrapper.
             yield msgspec.structs.replace(finding, gates=failure.of_driver and not may_load)
         elif reader is not None and reader.state is ReaderState.RUNNING:
             yield rule.on_node(Outcome.PASS, f"{vendor}: the driver answers", part=part, evidence_time=read_from)
@@ -503,7 +503,8 @@ def _driver(view: View, vendor: str) -> Iterator[Finding]:
             value=len(boards),
             as_of=looked,
         )
-        # A library that the agent lacks, or that is refused memory, says nothing of the driver; jobs bring their own.
+        # If the agent lacks a library, or it is refused memory, that says nothing about the driver; jobs bring their
+        # own.
         is_said = failure is None or (failure.kind is not FailureKind.NO_LIBRARY and failure.of_driver)
         yield msgspec.structs.replace(finding, gates=is_said and not is_booting(view))
     else:
