@@ -159,7 +159,7 @@ def judge(view: View, policy: Freshness) -> Iterator[Finding]:
 
 
 def _nameless(view: View, reader: ReaderStatus) -> str:
-    """Return what *reader* leaves alone and nothing else names: it fell at an address before it named the device."""
+    """Return the addresses that *reader* skips and no finding names: a read there ended it before there was a name."""
     known = {name for device in view.devices for name in (device.id, device.pci)}
     return ", ".join(name for name in reader.quarantined if name not in known and view.device(name) is None)
 

@@ -31,19 +31,19 @@ from nodevet.checks.reference.kernel_policy import NUMBERED, event_clearing, tol
 TEXT = "; from a text that a user can write, so it closes no gate: compare with dmesg on the node"
 
 RECORD = "; a line that a user can also write, so it closes no gate: compare with the counters of the device"
-"""The same where the kernel's own log was read: dmesg shows no more than that."""
+"""The same if the kernel's own log was read: dmesg shows nothing more."""
 
 PROCESSES = re.compile(r"\b(?:process|thread) (?s:.{0,16}) pid:? \d{1,10}\b|\bpid[ :=]{1,2}'?\d{1,10}\b")
-"""A process, a thread or a pid alone, as amdgpu and mlx5 print them: a thread has a name and a number of its own."""
+"""A process, a thread or a pid alone, as amdgpu and mlx5 print them: a thread has its own name and number."""
 
 NAMED = re.compile(r"\bname=(?!<unknown>)(?:(?s:.{0,15})(?=, )|(?s:.{0,99}?)(?=, |\Z))")
-"""The name in an XID: up to the last comma that may be the one behind it, because a name may have some of its own.
+"""The name in an XID: up to the last comma that may end it, because a name may contain commas.
 
-That of a process in a guest has up to 99 bytes; then it is up to the first comma.
+A process name of a guest has up to 99 bytes; it ends at the first comma.
 """
 
 KERNEL_LOG = "kernel_log"
-"""The source of the events that the log tells."""
+"""The source of the events of the log."""
 
 AS_TEXT = " as text that a user can write, so its events close no gate"
 
@@ -134,9 +134,10 @@ def _event(view: View, event: Event) -> Finding:
 
 
 def _part(event: Event, owner: str) -> Part:
-    """Return which device of the node *event* is about, where no reader lists it: a card, a memory module.
+    """Return the part that *event* is about if no reader lists it: a card, a memory module.
 
-    Each has a finding of its own: a word about one is no word about another. A text may name any number; all have one.
+    Each has a finding of its own: an acknowledgement of one does not cover another. Events from user-writable text,
+    which may contain any number, share one.
     """
     named = event.pci or unit_of(event.fields)
     if owner != NODE or event.provenance is Provenance.TEXT or not named:
@@ -145,15 +146,15 @@ def _part(event: Event, owner: str) -> Part:
 
 
 def _hint(view: View) -> str:
-    """Return why a text closes no gate, and where to look."""
+    """Return why an event from user-writable text closes no gate, and where to verify it."""
     state = view.kernel_log
     return RECORD if state is not None and state.readable and state.is_evidence else TEXT
 
 
 def _without_process(event: Event) -> str:
-    """Return the kernel's line without pid and name of a process: a message is read by everyone who may scrape.
+    """Return the kernel's line without pid and name of a process: everyone who may scrape can read the message.
 
-    A name may hold line ends and what a terminal obeys; the message is one line of plain text.
+    A name may contain line ends and control sequences; the message is one line of plain text.
     """
     is_numbered = event.code.rpartition(".")[0] in NUMBERED  # else "name=" may be of the name of a process
     text = NAMED.sub("name=-", event.text) if is_numbered else event.text
@@ -165,7 +166,7 @@ def _without_process(event: Event) -> str:
 
 
 def _identity(event: Event) -> str:
-    """Return what tells this event from every other, also after the log is read again, from ring or journal."""
+    """Return the unique identifier of this event, the same after the log is read again, from ring buffer or journal."""
     if event.stamp_us is not None:
         return stamped(event.time.boot_id, event.stamp_us, is_of_log=event.source == KERNEL_LOG)
     number = event.sequence if event.sequence is not None else f"{event.source}:{event.time.boottime_ns}"

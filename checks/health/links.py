@@ -136,7 +136,7 @@ JOINED = "and the device reports that it has joined a fabric"
 
 
 class Links(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Limits of link errors; None takes the table."""
+    """Limits of link errors; None takes the limit of the table."""
 
     expected: (
         Annotated[int, Meta(ge=0, le=64, description="Links that must be up on each accelerator; unset: learned.")]
@@ -169,8 +169,8 @@ def judge(view: View, policy: Links) -> Iterator[Finding]:
 
 
 def _settled(view: View, policy: Links) -> Iterator[Finding]:
-    """Yield what is found; it closes no gate while the node joins its fabric."""
-    # The fabric manager starts after the driver and takes its time: told at once, but no agent ends its own drain.
+    """Yield the findings; they close no gate while the node joins its fabric."""
+    # The fabric manager starts after the driver and needs time: reported at once, but no agent ends its own drain.
     is_booted = choose("fabric.settling").holds(view.now.boottime_ns / 1e9)
     settling = {device.id for device in view.devices if is_booted or _is_loaded_anew(view, device.id)}
     for finding in _judged(view, policy):
@@ -178,9 +178,9 @@ def _settled(view: View, policy: Links) -> Iterator[Finding]:
 
 
 def _is_loaded_anew(view: View, device_id: str) -> bool:
-    """Return whether the driver was loaded minutes ago, without a boot: a device counts the energy it used since.
+    """Return whether the driver was loaded minutes ago, without a boot: a device counts its energy since then.
 
-    A counter may stand still: a reader that has read for longer than the fabric takes shows that it does.
+    The counter may not change: a reader that has run longer than the fabric needs shows that.
     """
     used = view.lately(device_id, "energy_joules", BOARD)
     if used is None or used <= 0 or not choose("fabric.settling_energy").holds(used):
@@ -210,7 +210,7 @@ def _judged(view: View, policy: Links) -> Iterator[Finding]:
 
 
 def _all_down(view: View, device: Device, links: tuple[Observation, ...], policy: Links) -> list[Finding]:
-    """Return whether any link is up, once for the device: what takes all of them has one cause and one cure."""
+    """Judge whether any link is up, once for the device: all links down have one cause and one remedy."""
     measured = [observation for observation in links if observation.measured]
     silent = bool(links) and all(observation.reading.status is UNSUPPORTED for observation in links)
     unseen = silent and any(
@@ -228,7 +228,7 @@ def _all_down(view: View, device: Device, links: tuple[Observation, ...], policy
     why = _why_any(view, device, measured, policy) if dark else ""
     if why is None and policy.expected != 0:
         return []
-    if why is None:  # what was told before the site said so ends
+    if why is None:  # findings from before the configuration end
         dark, why = False, ""
     registration = view.reading(device.id, "fabric_state")
     joined = registration is None or registration.value in (None, "completed")
@@ -256,14 +256,14 @@ def _all_down(view: View, device: Device, links: tuple[Observation, ...], policy
 
 
 def _cured_with(fault: FabricFault | None, rule: Rule) -> Rule:
-    """Return *rule* with the advice of the configuration *fault* of the fabric beside it: no reset cures that."""
+    """Return *rule* with the remedy for the configuration *fault* of the fabric: a reset does not correct that."""
     if fault is None:
         return rule
     return msgspec.structs.replace(rule, fault_class=fault.fault_class, action=fault.action, next_step=fault.next_step)
 
 
 def _of_split(view: View, device: Device, links: tuple[Observation, ...]) -> Finding:
-    """Return that links which read as down may be well, because *device* is split or does not tell whether it is."""
+    """Return that links that read as down may be healthy, because *device* is or may be partitioned."""
     is_split = _is_split(view, device)
     why = (
         "the device is partitioned"
@@ -281,7 +281,7 @@ def _of_split(view: View, device: Device, links: tuple[Observation, ...]) -> Fin
 
 
 def _why_any(view: View, device: Device, measured: list[Observation], policy: Links) -> str | None:
-    """Return why at least one link should be up, or None where nothing says so."""
+    """Return why at least one link should be up, or None if there is no reason."""
     row = _row(view, device)
     by_port = (_expected(view, device, observation, policy) for observation in measured)
     found = next((why for why in by_port if why), None)
@@ -293,7 +293,7 @@ def _why_any(view: View, device: Device, measured: list[Observation], policy: Li
 
 
 def _is_in_a_fabric(view: View, device: Device) -> bool:
-    """Return whether a board that no table knows says that it has joined a fabric, beside others of its make."""
+    """Return whether a board in no table reports that it has joined a fabric, beside others of its make."""
     registration = view.reading(device.id, "fabric_state")
     joined = registration is not None and registration.value == "completed"
     return joined and not device.virtual and bool(view.siblings(device)) and expected_links(device) is None
@@ -306,7 +306,7 @@ def _oldest(links: tuple[Observation, ...]) -> Instant | None:
 
 
 def _left_out(view: View, device: Device, observation: Observation, links: tuple[Observation, ...]) -> Finding | None:
-    """Return that a port which once was up is not in use any more while others are, or None where that is not so."""
+    """Return that a port that was up is not in use any more while others are, or None if that is not the case."""
     seen = view.memory.seen.get(device.id)
     was_up = seen is not None and observation.part.index in seen.links_up
     if not was_up or observation.reading.status is not UNSUPPORTED or not any(other.measured for other in links):
@@ -339,9 +339,9 @@ def _configured(expected: int) -> Limit:
 
 
 def _expected(view: View, device: Device, observation: Observation, policy: Links) -> str | None:
-    """Return why the link should be up, or None: an unbridged board has all its links down in health.
+    """Return why the link should be up, or None: a healthy board without a bridge has all links down.
 
-    A number of the site comes first, and where nothing but that number wants the link, it closes no gate.
+    The site's number comes first, and if only that number requires the link, it closes no gate.
     """
     before = _ports_before(view, device, observation.part.index)
     if policy.expected is not None and (before >= policy.expected or _number_up(view, device) >= policy.expected):
@@ -352,7 +352,7 @@ def _expected(view: View, device: Device, observation: Observation, policy: Link
 
 
 def _proven(view: View, device: Device, observation: Observation) -> str | None:
-    """Return why the link should be up by what was seen here or is known of the board, or None."""
+    """Return why the link should be up by its history or the board's table row, or None."""
     port, before = observation.part.index, _ports_before(view, device, observation.part.index)
     seen = view.memory.seen.get(device.id)
     if seen is not None and port in seen.links_up:
@@ -371,10 +371,10 @@ def _proven(view: View, device: Device, observation: Observation) -> str | None:
 
 
 def _row(view: View, device: Device) -> ExpectedLinks | None:
-    """Return which links boards of this make have up; alone in a virtual machine one has nobody to link to.
+    """Return the links that boards of this make have up; a single one in a virtual machine has no peer.
 
-    Where a bridge joins them it must have been seen on this very board: beside a pair a third one may stand alone.
-    Which ports lead anywhere in a virtual machine is up to who owns its host: there only their number is known.
+    If a bridge connects them, it must have been seen on this very board: beside a pair, a third one may stand alone. In
+    a virtual machine the host decides which ports are connected: only their number is known.
     """
     row = expected_links(device) if view.siblings(device) else None
     if row is not None and _is_guest(view):
@@ -400,7 +400,7 @@ def _was_up(view: View, device: Device) -> bool:
 
 
 def _ever_up(view: View, device: Device) -> set[int | None]:
-    """Return the ports of *device* that are up or ever were: whole bridges may be left out, a part of one is broken."""
+    """Return the ports of *device* that are or were up: whole bridges may be absent, but a part of one is broken."""
     seen = view.memory.seen.get(device.id)
     up = {observation.part.index for observation in observations(view, device, "link_active") if observation.number}
     return up | set(seen.links_up if seen else ())
@@ -409,7 +409,7 @@ def _ever_up(view: View, device: Device) -> set[int | None]:
 def _fewer(
     view: View, device: Device, links: tuple[Observation, ...], policy: Links, *, is_told: bool
 ) -> Iterator[Finding]:
-    """Yield whether *device* uses as many ports as it should: one that it leaves out is not told as down."""
+    """Judge whether *device* uses as many ports as it should: a port that it omits is not reported as down."""
     row = _row(view, device)
     expected = (row.links if row else None) if policy.expected is None else policy.expected
     if expected is None or not links or _is_split(view, device) or _may_be_split(view, device):
@@ -443,16 +443,16 @@ def _fewer(
 
 
 def _is_split(view: View, device: Device) -> bool:
-    """Return whether instances take the links from *device*. One that tells its partition mode keeps them."""
+    """Return whether MIG instances take the links of *device*. A device that reports its partition mode keeps them."""
     if view.reading(device.id, "compute_partition") is not None:
         return False
     return bool(view.lately(device.id, "partitioned")) or any(other.parent == device.id for other in view.devices)
 
 
 def _may_be_split(view: View, device: Device) -> bool:
-    """Return whether no link of *device* is up and it does not say, and did not lately, whether it is split.
+    """Return whether no link of *device* is up and it does not report, and did not recently, if it is partitioned.
 
-    Its links may be down and well. One of which a link is up is not split.
+    Its links may be down but healthy. A device with a link up is not partitioned.
     """
     told = view.reading(device.id, "partitioned")
     is_told = told is None or told.status in (ReadingStatus.OK, UNSUPPORTED)
@@ -460,7 +460,7 @@ def _may_be_split(view: View, device: Device) -> bool:
 
 
 def _ports_before(view: View, device: Device, port: int | None) -> int:
-    """Return how many ports in use come before *port*: which of them a board leaves out may differ by its slot."""
+    """Return the number of used ports before *port*: which ports a board omits may depend on its slot."""
     parts = [
         observation.part.index
         for observation in observations(view, device, "link_active")
@@ -470,12 +470,12 @@ def _ports_before(view: View, device: Device, port: int | None) -> int:
 
 
 def _leads_to_switch(device: Device, port: int | None) -> bool:
-    """Return whether the port ends at a switch: then every board has its like, while a bridge joins but some boards."""
+    """Return whether the port leads to a switch: then every board has its counterpart; a bridge connects only some."""
     return any(link.port == port and link.peer == "switch" for link in device.links)
 
 
 def _errors(asked: Asked, policy: Links) -> Iterator[Finding]:
-    """Judge the errors that are counted on each link."""
+    """Judge the error counts of each link."""
     replay, recovery, effective, crc = (rule.confirmed_by(policy) for rule in (REPLAY, RECOVERY, EFFECTIVE, CRC_RATE))
     for observation in asked.observations("link_replay_errors"):
         yield _counted(replay, observation, "link.replay")
@@ -509,7 +509,7 @@ def _crc_rate(rule: Rule, observation: Observation, policy: Links) -> Finding:
 
 
 def _fabric(asked: Asked, policy: Links) -> Iterator[Finding]:
-    """Yield what the device says of its fabric: the faults that it names, else only whether there are any."""
+    """Judge the fabric by the device's report: the faults that it names, else only whether there are any."""
     healthy = asked.observations("fabric_healthy")
     named = asked.observations("fabric_faults")
     faults = _faults(named)
@@ -527,12 +527,12 @@ def _fabric(asked: Asked, policy: Links) -> Iterator[Finding]:
 
 
 def _faults(named: Iterable[Observation]) -> list[FabricFault]:
-    """Return the faults of its fabric that a device has *named*."""
+    """Return the faults of its fabric in *named*, the device's report."""
     return [fault_named(word) for observation in named if observation.measured for word in _words(observation)]
 
 
 def _misconfigured(view: View, device: Device) -> FabricFault | None:
-    """Return the worst configuration of its fabric that *device* names as wrong, or None."""
+    """Return the worst wrong setting of its fabric that *device* reports, or None."""
     faults = _faults(observations(view, device, "fabric_faults"))
     wrong = [fault for fault in faults if fault.fault_class is FaultClass.CONFIGURATION]
     return _worst(wrong) if wrong else None
@@ -547,7 +547,7 @@ def _words(observation: Observation) -> list[str]:
 
 
 def _named_faults(rule: Rule, observation: Observation, faults: list[FabricFault], policy: Links) -> Finding:
-    """Judge all *faults* of one class by the worst of them; a permanent statement counts in one sample."""
+    """Judge all *faults* of one class by the worst of them; a permanent fault counts in one sample."""
     if not faults:
         return rule.judge(observation, False, "the device reports no such fabric fault")
     worst = _worst(faults)

@@ -1,4 +1,4 @@
-"""Errors of device and host memory, and how far the spare rows that repair them have been used up."""
+"""Errors of device and host memory, and the use of the spare rows that repair them."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ ECC_DISABLED = Rule(
     code="memory.ecc_disabled",
     outcome=Outcome.WARN,
     fault_class=FaultClass.CONFIGURATION,
-    action=Action.INSPECT,  # it stays off until a person turns it on: there is nothing to watch
+    action=Action.INSPECT,  # ECC stays off until an operator enables it: no need to watch it
     next_step="memory errors are not counted: enable ECC and reboot the node",
 )
 SRAM_THRESHOLD = Rule(
@@ -106,7 +106,7 @@ SECONDS_PER_HOUR = 3600.0
 
 
 class MemoryErrors(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Limits of corrected errors; None takes the table. The limit of uncorrected errors is zero."""
+    """Limits of corrected errors; None takes the limit of the table. The limit of uncorrected errors is zero."""
 
     corrected_per_hour: (
         Annotated[float, Meta(ge=0, description="Limit of corrected errors per hour in the memory of an accelerator.")]
@@ -162,7 +162,7 @@ def judge(view: View, policy: MemoryErrors) -> Iterator[Finding]:
 
 
 def _spent(asked: Asked, _policy: MemoryErrors) -> Iterator[Finding]:
-    """Judge what is used up: spare rows, and how many errors of its SRAM a device may have."""
+    """Judge the consumption of spare rows, and of the number of SRAM errors that a device may have."""
     for observation in asked.observations("row_remap_banks_without_spares"):
         yield NO_SPARES.judge(observation, bool, lambda banks: f"{banks:.0f} memory banks without a spare row")
     for observation in asked.observations("ecc_sram_threshold_exceeded"):
@@ -182,7 +182,7 @@ def _counted(rule: Rule, observation: Observation, error: str) -> Finding:
 
 
 def _corrected_rate(device: Device, observation: Observation, policy: MemoryErrors) -> Finding:
-    """Judge corrected errors by their count within the hour, and by their rate where it rests on enough of them."""
+    """Judge corrected errors by their count within the hour, and by their rate if it is based on enough of them."""
     rule = CORRECTED_RATE.confirmed_by(policy)
     on_accelerator = device.kind is DeviceKind.ACCELERATOR
     owner = "accelerator" if on_accelerator else "host"

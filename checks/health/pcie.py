@@ -64,11 +64,11 @@ NONFATAL = Rule(
 HIGHEST_GENERATION = 6
 
 TOGETHER_SECONDS = 3.0
-"""Groups that are due at once are read one after the other, well within this time; cadences are longer."""
+"""Groups that are due together are read one after the other, well within this time; cadences are longer."""
 
 
 class Pcie(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Limits of the PCIe link; None takes the table."""
+    """Limits of the PCIe link; None takes the limit of the table."""
 
     lanes: (
         Annotated[
@@ -170,7 +170,7 @@ def _generation(asked: Asked, generation: Observation, fastest: Observation | No
         limit = Limit("<", fastest.number, "", "reported by the device")
         beside = (fastest,)
     seen = f"generation {generation.number or 0:.0f} of {limit.value:.0f}"
-    if generation.number is None or not limit.holds(generation.number):  # at full speed the load does not matter
+    if generation.number is None or not limit.holds(generation.number):  # at full speed the load is irrelevant
         return rule.against(generation, generation.number, limit, seen, beside=beside)
     busy = next(
         (observation for observation in asked.observations("utilization_ratio") if observation.part.name == "compute"),
@@ -189,7 +189,7 @@ def _generation(asked: Asked, generation: Observation, fastest: Observation | No
 
 
 def _at_once(one: Observation, other: Observation) -> bool:
-    """Return whether both were read at about the same moment: their groups have cadences of their own."""
+    """Return whether both were read at about the same time: their groups have different cadences."""
     if one.time is None or other.time is None:
         return False
     apart = one.time.seconds_since(other.time)
@@ -211,14 +211,14 @@ def _replays(asked: Asked, observation: Observation, policy: Pcie) -> Finding:
     elif lanes is None or generation is None or lanes.number is None or generation.number is None:
         return rule.skip(observation, "generation and lanes of the link are not known")
     else:
-        # At idle the link slows down; the packets were sent again before, at up to its full speed.
+        # At idle the link slows down; the replays happened earlier, at up to its full speed.
         at_most = policy.generation or (fastest.number if fastest else None) or generation.number
         row = choose(f"pcie.replay_rate.gen{min(max(int(generation.number), int(at_most), 1), HIGHEST_GENERATION)}")
         limit = Limit(row.op, row.value * lanes.number, "per_minute", row.source)
         beside = (lanes, generation)
     finding = rule.grown(
         observation,
-        # Whole packets: in a short window a single replay is no rate.
+        # Whole packets: in a short window, one replay is no rate.
         lambda growth: growth.amount > math.ceil(limit.value * growth.seconds / 60),
         lambda growth: f"{growth.amount:.0f} replays in {growth.seconds:.0f} s, limit {limit.value:.0f} per minute",
         value=lambda growth: growth.per_second * 60,
@@ -244,7 +244,7 @@ def _correctable(observation: Observation, policy: Pcie) -> Finding:
 
 
 def _again(finding: Finding, observation: Observation, limit: Limit) -> Finding:
-    """Return *finding* with when more than *limit* a minute are told from what chance brings."""
+    """Return *finding* with the time at which a rate above *limit* a minute is distinguishable from chance."""
     return with_next_sample(finding, observation, limit.value / 60, lambda rate: FEW / (rate - limit.value / 60))
 
 

@@ -1,4 +1,4 @@
-"""Power: it can be measured, its limit is the vendor's, and the limit is held."""
+"""Power: it is measured, its limit was not lowered, and the draw is below the limit."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ OVER = Rule(
 
 
 class Power(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Limits of power; None takes the table."""
+    """Limits of power; None takes the limit of the table."""
 
     limit_watts: (
         Annotated[float, Meta(ge=1, le=20000, description="Expected power limit; unset: the vendor's default.")] | None

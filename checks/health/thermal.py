@@ -1,4 +1,4 @@
-"""Heat. The device's own margin comes first, then the limits it reports, then the table."""
+"""Temperature. The device's own thermal margin comes first, then the limits that it reports, then the table."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def _by_margin(view: View, device: Device, margin: Observation, policy: Thermal)
 
 
 def _distance(left: float) -> str:
-    """Return where a temperature is that lies *left* degrees below a threshold, such as ``3 °C above``."""
+    """Return the position of a temperature *left* degrees below a threshold as text, such as ``3 °C above``."""
     return f"{abs(left):.0f} °C {'below' if left > 0 else 'above'}" if round(left) else "at"
 
 
@@ -149,7 +149,7 @@ def _by_temperature(view: View, device: Device, sensor: Observation, policy: The
 
 
 def _worded(which: str) -> Rule:
-    """Return the rule with the next step for the reported limit *which*; a limit of the table has none of its own."""
+    """Return the rule with the next step for the reported limit *which*; a limit of the table has none."""
     return msgspec.structs.replace(SLOWDOWN, next_step=WORDS.get(which, CHECK_COOLING))
 
 
@@ -161,7 +161,7 @@ def _against(rule: Rule, sensor: Observation, limit: Limit | None, beside: Obser
 
 
 def _limit(row: int, sensor: Observation, configured: float | None, reported: float | None) -> Limit | None:
-    """Return the limit in force, or None where nobody names one; *row* is its place among those of the table."""
+    """Return the limit in force, or None if there is none; *row* is its index among those of the table."""
     if configured is None and reported is None and sensor.part.name not in BY_TABLE:
         return None
     key = BY_TABLE.get(sensor.part.name, CORE_KEYS)[row]

@@ -45,7 +45,7 @@ NEXT_STEPS = {
 
 
 class Throttle(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Limit of the throttle time; None takes the table."""
+    """Limit of the throttle time; None takes the limit of the table."""
 
     ratio: (
         Annotated[float, Meta(ge=0, le=1, description="Share of time for which one reason may throttle the clock.")]
