@@ -20,14 +20,14 @@ LATE_SECONDS = 0.5
 """An answer that takes longer is late: an idle machine answers within milliseconds."""
 
 START_SECONDS = 2.0
-"""How long it may take to start, which is more work than to answer."""
+"""Time limit of the start of the process, which takes longer than an answer."""
 
 BEATS = 3
-"""So many answers in time prove that time was kept."""
+"""The number of answers on time that prove that the machine ran processes on time."""
 
 PAUSE_SECONDS = 0.2
 UNWANTED_SECONDS = 5.0
-"""How long it stays after it was last wanted: a call that hangs is often the first of several."""
+"""Lifetime after the last request: a call that hangs is often the first of several."""
 
 END_SECONDS = 0.2
 
@@ -41,14 +41,14 @@ ECHO = (sys.executable, "-I", "-S", "-c", "import os\nwhile data := os.read(0, 6
 
 
 class Beat(msgspec.Struct, frozen=True):
-    """One question: when it was asked, and after how many seconds it was answered."""
+    """One heartbeat: its time, and the seconds until its answer."""
 
     asked: float
     seconds: float
 
 
 class Heartbeat:
-    """Asks the process while it is wanted. All times are those of *clock*."""
+    """Sends heartbeats to the process while it is needed. All times are those of *clock*."""
 
     def __init__(self, clock: Clock, selector: selectors.BaseSelector, argv: Sequence[str] = ECHO) -> None:
         """Start nothing yet."""
@@ -62,7 +62,7 @@ class Heartbeat:
         self._next = 0.0
         self._beats: list[Beat] = []
         self.failure = ""
-        """Why it could not be started or asked; empty while it works."""
+        """Why it could not be started or reached; empty while it works."""
 
     @property
     def next_deadline(self) -> float | None:
@@ -74,12 +74,12 @@ class Heartbeat:
 
     @property
     def pid(self) -> int | None:
-        """Return the process, or None while none runs."""
+        """Return the process id, or None while none runs."""
         return self._process.pid if self._process is not None else None
 
     @property
     def waits(self) -> bool:
-        """Return whether an answer is out."""
+        """Return whether an answer is outstanding."""
         return self._process is not None and self._asked is not None and not self.failure
 
     def want(self, *, anew: bool = False) -> None:

@@ -142,7 +142,7 @@ def _is_unread(episode: Episode, state: EpisodeState) -> bool:
 def _refused(
     snapshot: Snapshot, verdict: Verdict, refuses: Refuses, mode: Mode = Mode.GATE, *, in_one_look: bool = False
 ) -> tuple[Episode, ...]:
-    """Return what *verdict* leaves unmeasured because a driver refuses every accelerator, if it may reach *mode*."""
+    """Return the unmeasured findings of *verdict*, because a driver refuses all accelerators, that may reach *mode*."""
     if verdict.state is not State.UNKNOWN or not refuses(in_one_look):
         return ()
     named, boards = frozenset(verdict.episodes), {board.id for board in boards_of(snapshot)}
