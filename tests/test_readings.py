@@ -16,9 +16,9 @@ from jsonschema import Draft202012Validator
 
 from nodevet.checks.backends.command.schema import readings_schema
 from nodevet.checks.backends.command.unread_values import without_unread
-from nodevet.checks.core.model import Reading, ReadingStatus
+from nodevet.checks.core.model import Reading, ReadingStatus, Scalar
 from nodevet.checks.core.parts import PART_NAMES, Part, PartKind
-from nodevet.checks.core.quantities import LARGEST_COUNT, QUANTITIES, Bounds, Quantity, QuantityKind
+from nodevet.checks.core.quantities import LARGEST_COUNT, QUANTITIES, Bounds, Quantity, QuantityKind, measured
 from nodevet.checks.core.readings import doubts, parse, reading_of
 
 CORE = {"kind": "sensor", "name": "core"}
@@ -249,13 +249,7 @@ def test_a_device_of_which_nothing_is_measured_is_doubted() -> None:
 
 def _healthy(quantity: Quantity) -> tuple[dict[str, Any], Reading]:
     """Return a reading of *quantity* as printed, and as it is to be understood."""
-    values: dict[QuantityKind, object] = {
-        QuantityKind.FLAG: True,
-        QuantityKind.STATE: quantity.states[0] if quantity.states else "",
-        QuantityKind.TEXT: "17,42",
-    }
-    number = -2 if quantity.high == 0 else 1 if quantity.high == 1 else 30 if quantity.low == 20 else 2
-    value: Any = values.get(quantity.kind, number)
+    value = quantity.example
     name = sorted(PART_NAMES[quantity.part])[0]
     index = 3 if quantity.part is PartKind.LINK else None
     part = {"kind": quantity.part.value, "name": name, **({} if index is None else {"index": index})}
@@ -270,6 +264,15 @@ def test_every_quantity_can_be_printed() -> None:
     assert found is not None, mistakes
     assert [reading_of(entry) for entry in found.devices[0].readings] == [meant for _, meant in pairs]
     assert [error.message for error in Draft202012Validator(readings_schema()).iter_errors(whole)] == []
+
+
+@pytest.mark.parametrize("quantity", QUANTITIES.values(), ids=lambda quantity: quantity.key)
+def test_the_example_of_a_quantity_is_sound(quantity: Quantity) -> None:
+    """A device can have measured it, and the reading in the schema is one that the schema accepts."""
+    _, meant = _healthy(quantity)
+    assert measured(meant) is meant
+    (example,) = readings_schema()["$defs"][f"quantity_{quantity.key}"]["examples"]
+    assert Draft202012Validator(readings_schema()).is_valid(document(device("a", example)))
 
 
 def test_the_schema_is_one() -> None:
@@ -297,11 +300,11 @@ def test_the_committed_schema_is_up_to_date(repository: Path, golden: Callable[[
 
 def _quantities() -> str:
     """Return the table of what can be printed."""
-    lines = ["| Quantity | Part | Value | Meaning |", "|---|---|---|---|"]
+    lines = ["| Quantity | Part | Value | Example | Meaning |", "|---|---|---|---|---|"]
     for entry in QUANTITIES.values():
         names = ", ".join(f"`{name}`" for name in sorted(PART_NAMES[entry.part] - {""}))
         part = f"`{entry.part.value}`" + (f": {names}" if names else "")
-        lines.append(f"| `{entry.key}` | {part} | {_accepts(entry)} | {entry.help} |")
+        lines.append(f"| `{entry.key}` | {part} | {_accepts(entry)} | {_shown(entry.example)} | {entry.help} |")
     lines += [
         "",
         "A value beyond the bounds is no measurement: its reading is an `error`. The bounds and their reasons:",
@@ -322,6 +325,10 @@ def _quantities() -> str:
 def _range(bounds: Bounds) -> str:
     low, high = (None if bound is None else f"{bound:g}" for bound in (bounds.low, bounds.high))
     return f"from {low}" if high is None or bounds.high == LARGEST_COUNT else f"from {low} to {high}"
+
+
+def _shown(example: Scalar) -> str:
+    return f"`{json.dumps(example)}`"
 
 
 def _accepts(entry: Quantity) -> str:

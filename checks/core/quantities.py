@@ -42,13 +42,14 @@ class Quantity(msgspec.Struct, frozen=True):
     Counters ``judged_by_hour`` also count their growth within the last hour. Parts ``never_zero`` never read exactly 0
     while they work: an empty register or a dead sensor does, but a running chip is warmer than the air that cools it.
     The metrics page without detail has the parts ``shown`` (``*``: all), and no page has the ``hidden`` ones, which do
-    not show whether a node is fit. Gauges ``rolled`` are kept as minute figures.
+    not show whether a node is fit. Gauges ``rolled`` are kept as minute figures. A healthy device may read ``example``.
     """
 
     key: str
     kind: QuantityKind
     part: PartKind
     help: str
+    example: Scalar
     bounds: Bounds | None = None
     states: tuple[str, ...] = ()
     exported: bool = True
@@ -107,6 +108,7 @@ class _Quantity(msgspec.Struct, frozen=True):
     judged_by_hour: bool
     never_zero: tuple[str, ...]
     states: tuple[str, ...]
+    example: str
     help: str
 
 
@@ -115,9 +117,22 @@ def _quantities() -> dict[str, Quantity]:
     bounds = {row.name: Bounds(row.low, row.high, row.source) for row in read_table(folder / "bounds.csv", _Bounds)}
     rows = read_table(folder / "quantities.csv", _Quantity)
     return {
-        row.key: Quantity(**{**msgspec.structs.asdict(row), "bounds": bounds[row.bounds] if row.bounds else None})
+        row.key: Quantity(
+            **{
+                **msgspec.structs.asdict(row),
+                "bounds": bounds[row.bounds] if row.bounds else None,
+                "example": _example(row),
+            }
+        )
         for row in rows
     }
+
+
+def _example(row: _Quantity) -> Scalar:
+    if row.kind in (QuantityKind.STATE, QuantityKind.TEXT):
+        return row.example
+    number: bool | int | float = msgspec.json.decode(row.example, type=bool | int | float)
+    return number
 
 
 QUANTITIES = _quantities()

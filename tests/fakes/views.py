@@ -33,6 +33,8 @@ from nodevet.checks.core.model import (
     Sample,
     Scalar,
 )
+from nodevet.checks.core.parts import PART_NAMES
+from nodevet.checks.core.quantities import QUANTITIES
 from nodevet.checks.engine.baseline import requirements
 from nodevet.checks.engine.registry import discover
 from nodevet.checks.engine.view import Cadence, Growth, KernelLogState, KnownDevices, Seen, View
@@ -113,7 +115,30 @@ def controller() -> Device:
     return Device(id=CONTROLLER, kind=DeviceKind.MEMORY, vendor="host", model="EDAC mc0", backend="host")
 
 
-GPU_READINGS: Mapping[Quantity, Scalar] = {
+NOT_IN_VIEW = frozenset(
+    {
+        "temperature_margin_shutdown_celsius",
+        "temperature_margin_maximum_celsius",
+        "clock_maximum_hertz",
+        "throttle_events",
+        "ecc_uncorrected_lifetime_errors",
+        "remapped_rows_correctable",
+        "remapped_rows_uncorrectable",
+        "memory_total_bytes",
+        "memory_used_bytes",
+        "compute_processes",
+        "compute_partition",
+        "memory_partition",
+        "persistence_mode",
+        "memory_available_bytes",
+        "load_average_ratio",
+        "logical_processors",
+        "physical_cores",
+    }
+)
+"""Exported quantities that the healthy accelerator does not read: those of hosts, other vendors or no check."""
+
+_WRITTEN: Mapping[Quantity, Scalar] = {
     ("temperature_celsius", CORE): 55,
     ("temperature_margin_celsius", CORE): 32,
     ("temperature_margin_slowdown_celsius", CORE): -2,
@@ -164,6 +189,16 @@ GPU_READINGS: Mapping[Quantity, Scalar] = {
     ("fabric_faults", WHOLE): "",
     ("partitioned", WHOLE): False,
 }
+GPU_READINGS: Mapping[Quantity, Scalar] = {
+    **_WRITTEN,
+    **{
+        (key, Part(entry.part, min(PART_NAMES[entry.part]))): entry.example
+        for key, entry in QUANTITIES.items()
+        if entry.exported and key not in NOT_IN_VIEW and key not in {written for written, _ in _WRITTEN}
+    },
+}
+"""A quantity that is not written above has the example of its row."""
+
 CONTROLLER_READINGS: Mapping[Quantity, Scalar] = {
     ("ecc_uncorrected_errors", Part(PartKind.MEMORY_BLOCK, "controller", 0)): 0,
     ("ecc_corrected_errors", Part(PartKind.MEMORY_BLOCK, "controller", 0)): 1,

@@ -68,6 +68,7 @@ def _quantity(quantity: Quantity) -> dict[str, Any]:
     part: dict[str, Any] = {"$ref": f"{DEFINITIONS}part_{quantity.part.value}"}
     return {
         "description": quantity.help,
+        "examples": [_example(quantity)],
         "required": ["quantity"] if whole else ["quantity", "part"],
         "properties": {
             "quantity": {"const": quantity.key},
@@ -75,6 +76,15 @@ def _quantity(quantity: Quantity) -> dict[str, Any]:
             "value": {"anyOf": [_value(quantity), {"type": "null"}]},
         },
     }
+
+
+def _example(quantity: Quantity) -> dict[str, Any]:
+    """Return a reading of *quantity* as a healthy device may print it."""
+    whole: dict[str, Any] = {"quantity": quantity.key, "value": quantity.example}
+    if quantity.part is PartKind.DEVICE:
+        return whole
+    part: dict[str, Any] = {"kind": quantity.part.value, "name": min(PART_NAMES[quantity.part])}
+    return {**whole, "part": {**part, "index": 0} if quantity.part is PartKind.LINK else part}
 
 
 def _value(quantity: Quantity) -> dict[str, Any]:
