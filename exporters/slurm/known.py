@@ -1,4 +1,4 @@
-"""What a person knew who resumes a node in SLURM: its faults of that moment, and what is the same fault. Pure."""
+"""The faults that a person knew when resuming a node in SLURM, and the test for the same fault. Pure functions."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from nodevet.checks.engine.damping import later
 from nodevet.checks.engine.losses import GONE, is_driverless, is_loss, is_same_board
 
 HELD_SECONDS = 3600.0
-"""So long a resume covers returns of what it acknowledged: a fault that comes and goes is the one that was known."""
+"""A resume covers returns of its faults for this time (s): a fault that comes and goes is the one that was known."""
 
 
 class KnownFault(msgspec.Struct, frozen=True):
-    """A fault as far as it was known: its episode, how often it had occurred, and what was to be done about it.
+    """A fault at the time of a drain or resume: its episode, its count of occurrences, and its action.
 
-    Once a person has resumed the node with it, its returns that open before ``until`` are the same fault. Where it was
-    not ``measured`` no fault was known.
+    After a resume, returns that open before ``until`` are the same fault. ``measured`` is False where the check could
+    not measure, so that no fault was known.
     """
 
     key: Key
@@ -31,22 +31,22 @@ class KnownFault(msgspec.Struct, frozen=True):
     measured: bool = True
 
     def covers(self, episode: Episode) -> bool:
-        """Return whether *episode* is that fault, however often it occurred since, and asks for nothing harder."""
+        """Return whether *episode* is this fault, whatever its count, and its action is no harder."""
         knew = self.measured or episode.outcome is Outcome.UNMEASURED
         return knew and self.is_same(episode) and episode.finding.action.rank <= self.action.rank
 
     def is_same(self, episode: Episode) -> bool:
-        """Return whether *episode* is that fault, or its return."""
+        """Return whether *episode* is this fault or a return of it."""
         returned = self.holds(episode.opened) and not are_other_boards(episode.serial, self.serial)
         if episode.key == self.key:
             return episode.opened == self.opened or returned
         return returned and self._is_same_loss(episode)
 
     def _is_same_loss(self, episode: Episode) -> bool:
-        """Return whether *episode* tells the loss of the same board under another code.
+        """Return whether *episode* reports the loss of the same board under another code.
 
-        Of what the driver says of that board only what it had said by the resume: later the ledger knows whether the
-        board answers.
+        Other reports of the driver about that board count only if they opened before the resume: after it, the ledger
+        itself knows whether the board answers.
         """
         if self.until is None or self.key.code not in GONE or not is_same_board(self.key, episode.key):
             return False
@@ -55,16 +55,16 @@ class KnownFault(msgspec.Struct, frozen=True):
         return episode.key.code in GONE or (is_before and is_loss(episode.key.code))
 
     def of(self, episode: Episode) -> KnownFault:
-        """Return this as what is known of *episode*, which is the same fault, perhaps under another code."""
+        """Return this fault under the key of *episode*, which is the same fault, perhaps with another code."""
         return msgspec.structs.replace(self, key=episode.key)
 
     def holds(self, moment: Instant) -> bool:
-        """Return whether a return at *moment* is the same fault."""
+        """Return whether a return that opens at *moment* is covered by the resume."""
         end = self.until
         return end is not None and moment.boot_id == end.boot_id and moment.boottime_ns < end.boottime_ns
 
     def gives_way(self, episode: Episode) -> bool:
-        """Return whether a person acknowledged that fault for a term after the resume: then the later word counts."""
+        """Return whether a person acknowledged this fault with a term after the resume: the later one counts."""
         said = episode.acknowledged
         if said is None or episode.until is None or self.until is None or not self.is_same(episode):
             return False
@@ -75,7 +75,7 @@ class KnownFault(msgspec.Struct, frozen=True):
 
 
 def as_known(faults: Iterable[Episode]) -> tuple[KnownFault, ...]:
-    """Return *faults* as a person knows them who resumes the node."""
+    """Return *faults* as the faults that are known to a person who resumes the node."""
     return tuple(
         KnownFault(
             entry.key,
@@ -90,10 +90,10 @@ def as_known(faults: Iterable[Episode]) -> tuple[KnownFault, ...]:
 
 
 def not_resumed(faults: Iterable[Episode], resumed: Iterable[KnownFault]) -> tuple[Episode, ...]:
-    """Return those of *faults*, which close the gate, that nobody has *resumed* the node with.
+    """Return those of *faults*, all of which close the gate, that no resume covers.
 
-    Whether the loss of some boards is what a driver says that has none left only the ledger can tell, and it has not
-    been told of the resume as long as one of these losses closes the gate.
+    A driver that lists no board may report a loss that was resumed already. Only the ledger can relate the two, and it
+    does not know of the resume while one of these losses closes the gate.
     """
     known, every = tuple(resumed), tuple(faults)
     covered = {fault.key for fault in every if any(one.covers(fault) for one in known)}
@@ -102,7 +102,7 @@ def not_resumed(faults: Iterable[Episode], resumed: Iterable[KnownFault]) -> tup
 
 
 def _known_action(entry: Episode) -> Action:
-    """Return the hardest action that is known of *entry*: its own, or one that a word in force was about."""
+    """Return the hardest known action of *entry*: its own, or that of its acknowledgement in force."""
     now = entry.finding.action
     if entry.state is not EpisodeState.ACKNOWLEDGED or entry.known is None:
         return now

@@ -1,4 +1,4 @@
-"""The nodes that a list of SLURM's such as ``n[01-04,7],m1`` names. Pure."""
+"""The node names in a SLURM hostlist such as ``n[01-04,7],m1``. Pure functions."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from collections.abc import Iterable, Iterator
 from itertools import chain, islice, product
 
 _TERM = re.compile(r"(?:\[[^\]]*\]|[^,\[])+")
-"""What stands between two commas, but for those in brackets."""
+"""One term of a hostlist: text between commas, where commas inside brackets do not count."""
 
 _BRACKETS = re.compile(r"\[([^\]]*)\]")
 
 _RANGE = re.compile(r"(\d{1,9})-(\d{1,9})")
 
 LONGEST_RANGE = 1 << 16
-"""SLURM knows no longer one (MAX_RANGE in hostlist.c)."""
+"""Maximum size of a range in SLURM (MAX_RANGE in hostlist.c)."""
 
 MOST_WRITTEN_OUT = 1 << 16
-"""So many names are written out at most: those whose ranges stand elsewhere than behind all other numbers."""
+"""Maximum number of names that are expanded, for terms whose range is not the last number of the name."""
 
 _NUMBERED = re.compile(r"((?:.*\D)?)(\d{1,9})(\D*)", re.DOTALL)
-"""A name with the last number in it."""
+"""A name, split at its last number."""
 
 
 def names_in(text: str) -> Iterator[str]:
-    """Yield the names in the list *text*, as far as somebody asks for them; what is not understood is one name."""
+    """Yield the names in the hostlist *text* lazily; a term that cannot be parsed is one name."""
     for term in _TERM.findall(text):
-        # Every second part stood in brackets; a name may have several.
+        # Every second part stood in brackets; a name may have several brackets.
         parts = enumerate(_BRACKETS.split(term))
         choices = (_choices(part) if place % 2 else (part,) for place, part in parts)
         yield from map("".join, product(*choices))
@@ -48,9 +48,9 @@ def _numbers(numbers: str) -> Iterator[str]:
 
 
 def how_many(lists: Iterable[tuple[str, int]]) -> int:
-    """Return about how many nodes are in *lists*, each with how many SLURM says there are; one in several counts once.
+    """Return the approximate number of nodes in *lists* of (hostlist, SLURM's node count); a repeated node counts once.
 
-    The work goes by the length of the texts: of a range only its ends are looked at.
+    The cost depends on the length of the texts, because only the ends of a range are evaluated.
     """
     union, nameless, seen = _Union(), 0, set[str]()
     for text, total in lists:
@@ -61,7 +61,7 @@ def how_many(lists: Iterable[tuple[str, int]]) -> int:
 
 
 class _Union:
-    """Names, as ranges of the last number in each, apart for each text around it and each width of padded ones."""
+    """A set of names, kept as ranges of the last number, separate for each surrounding text and padded width."""
 
     def __init__(self) -> None:
         self._ranges: dict[tuple[str, str, int], list[tuple[int, int]]] = defaultdict(list)
@@ -70,11 +70,11 @@ class _Union:
 
     @property
     def size(self) -> int:
-        """Return how many names there are."""
+        """Return the number of names."""
         return len(self._others) + sum(map(_length, self._ranges.values()))
 
     def add(self, text: str, most: int) -> int:
-        """Take in the first names of the list *text*, at most so many, and return how many these are."""
+        """Add the first *most* names of the hostlist *text*, and return the number of names taken."""
         added = 0
         for term in _TERM.findall(text):
             added += self._add_term(term, most - added)
@@ -120,7 +120,7 @@ class _Union:
 
 
 def _length(ranges: list[tuple[int, int]]) -> int:
-    """Return how many numbers are in *ranges*."""
+    """Return the count of numbers in *ranges*."""
     length, behind = 0, -1
     for first, last in sorted(ranges):
         length += max(last - max(first, behind + 1) + 1, 0)

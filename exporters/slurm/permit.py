@@ -1,8 +1,8 @@
-"""How many nodes nodevet may close: marks that ask for a permit, and what counts in its two limits. Pure.
+"""Limits on the number of nodes that nodevet may close: marks that request a permit, and the nodes that count. Pure.
 
-SLURM cannot be told "drain this node unless so many are". Each node therefore writes a mark first and reads all nodes
-then: of any nodes that hold a permit, the one that read last has seen the marks of all the others. So the limits hold
-whatever clocks, delays and the order of nodes are, as long as the controller shows what it has accepted.
+SLURM has no command "drain this node unless N nodes are drained". Each node therefore writes a mark first and reads all
+nodes second: of all nodes with a permit, the last reader has seen the marks of the others. The limits hold for any
+clocks, delays and order of nodes, as long as slurmctld shows the writes that it has accepted.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from .rules import (
 HOUR_SECONDS = 3600.0
 
 CLOCK_SECONDS = 600.0
-"""How far two clocks of a cluster may be apart: munge refuses a credential that is older than five minutes."""
+"""Maximum difference of two clocks of a cluster (s): munge refuses a credential that is older than five minutes."""
 
 LATE_SECONDS = 300.0
-"""Until then a write whose answer did not come has taken effect, or never will."""
+"""A write without an answer takes effect within this time (s) or never."""
 
 ASKS_SECONDS = 2 * HOUR_SECONDS
-"""A mark that asks counts so long; it is older where its agent died between asking and draining."""
+"""A mark that requests a permit counts for this time (s); an older one is from an agent that died before the drain."""
 
 _MARK = re.compile(PREFIX + r": (asks for a permit|gate closed|drained), (\d{1,12}) ([0-9a-f]{1,16})")
-"""With any prefix: agents of one cluster whose prefixes differ share its limits."""
+"""The prefix is not compared: agents of one cluster with different prefixes share its limits."""
 
 _CLOSED = re.compile(r" \(closed (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)\) \[[a-z_]+\]$")
-"""In a reason that replaced another one: SLURM dates each reason anew."""
+"""The end of a reason that replaced another one, with the time of the drain: SLURM dates each new reason anew."""
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -53,9 +53,9 @@ class Limits(msgspec.Struct, frozen=True):
 
 
 class Mark(msgspec.Struct, frozen=True):
-    """A mark of ours in the comment or the extra text of a node: since when, and whether it asks or holds.
+    """A mark of nodevet in the Comment or Extra field of a node: its time (Unix s), and whether it requests or holds.
 
-    One that is ``drained`` does neither: it says whose drain it was where SLURM puts a reason of its own at the node.
+    A ``drained`` mark does neither: it proves that the drain is nodevet's after SLURM replaced the reason by its own.
     """
 
     holds: bool
@@ -65,16 +65,16 @@ class Mark(msgspec.Struct, frozen=True):
 
     @property
     def closes(self) -> bool:
-        """Return whether it says that nodevet closed the node, and not only that it asks."""
+        """Return whether the mark shows a closed node, and not only a request."""
         return self.holds or self.drained
 
     def stands(self, wall_seconds: float) -> bool:
-        """Return whether others count it: one that asks is written anew long before they pass it over as too old."""
+        """Return whether other nodes count the mark; a request is renewed long before others ignore it as too old."""
         return self.holds or (not self.drained and abs(wall_seconds - self.seconds) < HOUR_SECONDS)
 
 
 class Room(msgspec.Struct, frozen=True):
-    """What is closed besides one node, in the cluster (``partition`` is empty) or in one of its partitions."""
+    """The closed nodes besides this node, in the cluster (``partition`` is empty) or in one of its partitions."""
 
     partition: str
     nodes: int
@@ -85,12 +85,12 @@ class Room(msgspec.Struct, frozen=True):
 
     @property
     def permits(self) -> bool:
-        """Return whether one more may be closed."""
+        """Return whether one more node may be closed."""
         return self.standing < self.allowed_standing and self.new < self.allowed_new
 
     @property
     def words(self) -> str:
-        """Return for people which limit is reached, with its figures."""
+        """Return the limit that is reached, with its figures, for people."""
         where = f"partition {self.partition}" if self.partition else "the cluster"
         if self.standing >= self.allowed_standing:
             return (
@@ -104,24 +104,24 @@ class Room(msgspec.Struct, frozen=True):
 
 
 def asking_text(prefix: str, wall_seconds: float, nonce: int) -> str:
-    """Return the mark that asks for a permit."""
+    """Return the mark that requests a permit."""
     return f"{prefix}: asks for a permit, {wall_seconds:.0f} {nonce:x}"
 
 
 def closing_text(prefix: str, wall_seconds: float, nonce: int) -> str:
-    """Return the mark of a node whose gate is closed and which is not drained, because its mode is ``gate``."""
+    """Return the mark of a node with a closed gate and without a drain, because its mode is ``gate``."""
     return f"{prefix}: gate closed, {wall_seconds:.0f} {nonce:x}"
 
 
 def drained_text(prefix: str, wall_seconds: float, nonce: int) -> str:
-    """Return the mark of a node that is drained: SLURM replaces reasons, also ours, and leaves marks alone."""
+    """Return the mark of a drained node: SLURM replaces reasons, also those of nodevet, but leaves marks."""
     return f"{prefix}: drained, {wall_seconds:.0f} {nonce:x}"
 
 
 def dated(reason: str, node: NodeState) -> str:
-    """Return *reason* for *node*, which is drained with another one of ours, with the time (UTC) of its drain.
+    """Return *reason*, which replaces another reason of nodevet at the drained *node*, with the UTC time of the drain.
 
-    By the time that SLURM puts at the new one it would count as closed within the hour.
+    Without that time, SLURM's date of the new reason would count the node as closed within the last hour.
     """
     seconds = _drained_since(node)
     if seconds is None:
@@ -132,14 +132,14 @@ def dated(reason: str, node: NodeState) -> str:
 
 
 def _drained_since(node: NodeState) -> float | None:
-    """Return since when *node* is drained for us, or None where that cannot be told."""
+    """Return the time (Unix s) since which nodevet has drained *node*, or None if it is unknown."""
     found = _CLOSED.search(node.reason)
     told = seconds_of(found[1]) if found else None
     return node.reason_seconds if told is None or node.reason_seconds is None else min(told, node.reason_seconds)
 
 
 def mark_of(node: NodeState) -> Mark | None:
-    """Return the mark of nodevet at *node*, or None. That of a closed gate may stand in both fields."""
+    """Return the mark of nodevet at *node*, or None. The mark of a closed gate may be in both fields."""
     marks = {field: found for field, text in _fields(node) if (found := _MARK.fullmatch(text))}
     if not marks:
         return None
@@ -152,15 +152,15 @@ def _fields(node: NodeState) -> tuple[tuple[str, str], ...]:
 
 
 def free_field(node: NodeState) -> str | None:
-    """Return where a mark may be written without touching what a person wrote; None where both are taken."""
+    """Return a field without text of a person for a mark; None where both fields are in use."""
     return next((field for field, text in _fields(node) if not text), None)
 
 
 def forgotten_words(node: NodeState) -> str:
-    """Return what to type where *node* is in service and a mark still says that nodevet closed it; else nothing.
+    """Return the command that removes a leftover mark of a closed node from *node* in service; empty if there is none.
 
-    An agent that may not write leaves it there, and the others count it for as long as it stands, that of a drain with
-    the next drain by SLURM itself.
+    An agent without the right to write leaves such a mark. Other nodes count it as long as it exists; a ``drained``
+    mark counts once SLURM itself drains the node.
     """
     mark = mark_of(node)
     if mark is None or not mark.closes or node.drained:
@@ -175,26 +175,26 @@ def forgotten_words(node: NodeState) -> str:
 
 
 def shows_permit(node: NodeState, prefix: str) -> bool:
-    """Return whether SLURM shows that *node* was closed by nodevet, and nobody took it over since."""
+    """Return whether SLURM shows that nodevet closed *node* and that no person has taken it over since."""
     mark = mark_of(node)
     return (node.drained and is_ours(node.reason, prefix)) or (mark is not None and mark.closes and _keeps(node, mark))
 
 
 def _keeps(node: NodeState, mark: Mark) -> bool:
-    """Return whether *node* is still closed as its *mark* says: nobody resumed it, or gave it a reason of their own."""
+    """Return whether *node* is still closed by its *mark*: no person resumed it or gave it another reason."""
     if node.drained:
-        # SLURM leaves a drain as it is where a prolog fails: what such a reason replaced, somebody had resumed before.
+        # SLURM does not replace a drain when a prolog fails: a reason that was replaced so belonged to an ended drain.
         return is_slurms(node.reason) if mark.holds else replaces_reasons(node.reason)
-    # A state that nodevet does not know, such as FAIL, a person gave it.
+    # A person set a state that nodevet does not know, such as FAIL.
     is_out = obstacle(node.states) in (Why.DOWN, Why.UNKNOWN_STATE)
     return mark.holds and not (is_out and node.reason and not is_slurms(node.reason) and not is_nodevets(node.reason))
 
 
 def lacks_mark(node: NodeState, prefix: str, user: str | None, *, permitted: bool) -> bool:
-    """Return whether *node* is drained for us, by *user*, without the mark that says so.
+    """Return whether nodevet, as *user*, drained *node*, and its mark is missing.
 
-    An agent of before the marks wrote none, and a person may have written a note over it, which takes nothing over.
-    Where the last look showed a permit (*permitted*), a reason of SLURM's own is still at our drain.
+    Agents before the marks wrote none, and a person may overwrite a mark with a note, which takes nothing over. Where
+    the last reading showed a permit (*permitted*), a reason of SLURM itself still belongs to nodevet's drain.
     """
     if not node.drained or mark_of(node) is not None:
         return False
@@ -203,19 +203,19 @@ def lacks_mark(node: NodeState, prefix: str, user: str | None, *, permitted: boo
 
 
 def _is_signed(node: NodeState, user: str | None) -> bool:
-    """Return whether the reason of *node* may be that of an agent, all of which run as *user*."""
+    """Return whether an agent may have written the reason of *node*; all agents run as *user*."""
     return user is None or node.reason_user in (None, user)
 
 
 def as_signed(node: NodeState, user: str | None) -> NodeState:
-    """Return *node* with a reason in the form of ours that somebody else than *user* gave it told as theirs."""
+    """Return *node*; a reason in nodevet's form that is not signed by *user* gets its signer appended."""
     if not node.drained or _is_signed(node, user) or not is_nodevets(node.reason):
         return node
     return msgspec.structs.replace(node, reason=f"{node.reason} ({node.reason_user})")
 
 
 def mark_again(node: NodeState, prefix: str, wall_seconds: float, nonce: int) -> str:
-    """Return the mark of the drain of *node*, or of its gate behind which SLURM drained it, since SLURM shows that."""
+    """Return the mark for *node*, which nodevet closed: of its drain, or of its gate if SLURM drained it later."""
     since = _drained_since(node)
     text = drained_text if is_ours(node.reason, prefix) or replaces_reasons(node.reason) else closing_text
     return text(prefix, wall_seconds if since is None else since, nonce)
@@ -230,13 +230,13 @@ def rooms(
     user: str | None,
     before: tuple[float, str] | None = None,
 ) -> tuple[Room, ...]:
-    """Return what is closed besides node *name* in the cluster and in each of its partitions.
+    """Return the closed nodes besides node *name* in the cluster and in each of its partitions.
 
-    A node that is down or without power is none of those that the limits are a share of: it serves nobody.
-    *user* is whose reasons are ours; None where that is not known, and then everybody's count. Of nodes that only ask,
-    those count that are ranked *before*, all where that is None.
+    The limits are shares of the nodes that are neither down nor without power. *user* signs the reasons of nodevet; if
+    it is None, reasons of every user count. Of nodes that only request, those with a rank below *before* count, or all
+    if it is None.
 
-    Raises ScontrolOutputError where *name* is not among *nodes*.
+    Raises ScontrolOutputError if *name* is not among *nodes*.
     """
     everything = tuple(nodes)
     own = next((node for node in everything if node.name == name), None)
@@ -254,7 +254,7 @@ def rooms(
 
 
 def permits(found: Iterable[Room]) -> bool:
-    """Return whether every one of the rooms that were *found* permits one more."""
+    """Return whether every room in *found* permits one more node."""
     return all(room.permits for room in found)
 
 
@@ -275,7 +275,7 @@ def _room(
 def _closed_since(
     node: NodeState, wall_seconds: float, user: str | None, before: tuple[float, str] | None
 ) -> float | None:
-    """Return since when *node* counts as closed by nodevet, or None; infinite where the time cannot be told."""
+    """Return the time (Unix s) since which *node* counts as closed by nodevet, or None; infinite if it is unknown."""
     if node.drained and is_nodevets(node.reason) and _is_signed(node, user):
         since = _drained_since(node)
         return float("inf") if since is None else since

@@ -1,6 +1,6 @@
-"""The words that SLURM itself puts at a node, behind the reason that stands there or in its place. Pure.
+"""The reasons that SLURM itself writes at a node, after or in place of an existing reason. Pure functions.
 
-They are no person's: a node that nodevet closed is not taken over by them.
+They are not a person's: a node that nodevet closed is not taken over by them.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import msgspec
 from nodevet.checks.reference.tables import load_table
 
 BETWEEN = " : "
-"""Stands between a reason and what SLURM adds to it (set_node_reason)."""
+"""Separator between a reason and SLURM's addition (set_node_reason)."""
 
 
 class Words(msgspec.Struct, frozen=True):
-    """Words of SLURM's own, as a pattern, and whether they stand alone, behind another reason, or both.
+    """A pattern of SLURM's own reason, and whether it stands alone, after another reason, or both.
 
-    Those that come ``first`` stand alone too, and only at a node that was not drained before.
+    A ``first`` reason stands alone too, and only at a node that was not drained before.
     """
 
     words: str
@@ -29,7 +29,7 @@ class Words(msgspec.Struct, frozen=True):
 
 
 def without_additions(reason: str) -> str:
-    """Return *reason* up to what SLURM added to it."""
+    """Return *reason* without SLURM's additions."""
     parts = reason.split(BETWEEN)
     while len(parts) > 1 and _are(parts[-1], "behind"):
         parts.pop()
@@ -37,17 +37,17 @@ def without_additions(reason: str) -> str:
 
 
 def is_slurms(reason: str) -> bool:
-    """Return whether SLURM gave *reason* by itself; what a person added makes it theirs."""
+    """Return whether SLURM itself gave *reason*; an addition of a person makes it theirs."""
     return _is_all(reason, "alone", "first")
 
 
 def replaces_reasons(reason: str) -> bool:
-    """Return whether SLURM puts *reason* also at a node that is drained, in the place of what stands there."""
+    """Return whether SLURM also writes *reason* at a drained node, in place of the existing reason."""
     return _is_all(reason, "alone")
 
 
 def _is_all(reason: str, *places: str) -> bool:
-    # A node that registers less than its line says may lack several things.
+    # A node that registers with fewer resources than configured may lack several of them.
     return all(_are(part, *places) for part in without_additions(reason).split(", "))
 
 

@@ -1,8 +1,8 @@
-"""Rules for writes into SLURM: pure functions over the state that was read.
+"""Rules for writes to SLURM: pure functions of the node state that was read.
 
-A person outranks the machine. A reason that is not ours, and an empty one, are never touched; what could not be read is
-never written; and a node that a person resumed is not drained again for what was known at that moment. nodevet never
-resumes a node: that is a person's decision, and the acknowledgement of what was wrong with it. A restart is no person.
+A person outranks the machine. nodevet never changes a foreign or empty reason, never writes to a node that it could not
+read, and does not drain a node again for faults that were known when a person resumed it. nodevet never resumes a node:
+a resume is a person's decision and acknowledges the faults of the node. A restart is no resume by a person.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from .names import how_many
 from .reasons import without_additions
 
 LONGEST_REASON = 200
-"""Characters: sinfo and dashboards cut longer ones, and the action stands at the end."""
+"""Maximum length in characters: sinfo and dashboards cut longer reasons, and the action is at the end."""
 
 PREFIX = r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}"
-"""What a site may write in front of its reasons and marks, as a pattern."""
+"""Pattern of the prefix of a site's reasons and marks."""
 
 PROLOG_ERROR = "Prolog error"
-"""SLURM's own reason for a node on which a prolog failed."""
+"""SLURM's own reason for a node with a failed prolog."""
 
 _CLASS_WORD = {
     FaultClass.HARDWARE: "hw",
@@ -52,9 +52,9 @@ _MARKS = {
     "^": "REBOOT_ISSUED",
     "-": "PLANNED",
 }
-"""The letters that releases before 22.05 put behind a state, as sinfo still does."""
+"""Flag characters after a state in releases before 22.05, and still in sinfo."""
 
-# The further lines of a reason are ten spaces in: no field of SLURM's is.
+# Continuation lines of a reason are indented by ten spaces; fields of SLURM are not.
 _STATE = re.compile(r"^[ \t]{1,8}State=(\S+)", re.MULTILINE)
 _REASON = re.compile(r"^[ \t]{1,8}Reason=(.*)$", re.MULTILINE)
 _COMMENT = re.compile(r"^[ \t]{1,8}Comment=(.*)$", re.MULTILINE)
@@ -72,11 +72,11 @@ _SIGNED = re.compile(r"(?:(?P<reason>.*)\s)?\[(?P<user>[^\[\]]+)@(?P<when>[^\[\]
 
 
 class ScontrolOutputError(NodevetError):
-    """What scontrol printed is not what was asked for: says what was missing in it."""
+    """The output of scontrol does not match the request; the message names the missing part."""
 
 
 class Why(StrEnum):
-    """Why a drain that is due was not written."""
+    """Why a due drain was not written."""
 
     READ_FAILED = "read_failed"
     READ_TIMEOUT = "read_timeout"
@@ -104,7 +104,7 @@ class Why(StrEnum):
 
 
 class Step(StrEnum):
-    """What to do next."""
+    """The next step."""
 
     NOTHING = "nothing"
     DRAIN = "drain"
@@ -114,7 +114,7 @@ class Step(StrEnum):
 
 
 class StateWord(msgspec.Struct, frozen=True):
-    """A word of a node's state and what it means for a writer: serves, drained, maintenance, power, reboot, down."""
+    """A state flag of SLURM and its meaning for a writer: serves, drained, maintenance, power, reboot, down."""
 
     word: str
     meaning: str
@@ -122,11 +122,10 @@ class StateWord(msgspec.Struct, frozen=True):
 
 
 class NodeState(msgspec.Struct, frozen=True):
-    """A node as SLURM shows it: the words of its state, and its reason with who gave it and when (Unix seconds).
+    """A node as SLURM shows it: its state flags, and its reason with user and time (Unix s).
 
-    ``slurmd_started`` is SLURM's own text for when its slurmd was started, None where SLURM does not know; ``resumes``
-    its text for when it will resume the node by itself, None where nobody set a time. ``host`` is the host name of its
-    machine as SLURM knows it.
+    ``slurmd_started`` is the start time of slurmd as printed by SLURM, None if unknown; ``resumes`` is its ResumeAfter
+    time as printed, None if unset. ``host`` is SLURM's host name of the machine.
     """
 
     name: str
@@ -143,14 +142,14 @@ class NodeState(msgspec.Struct, frozen=True):
 
     @property
     def drained(self) -> bool:
-        """Return whether no new job starts on it."""
+        """Return whether no new job starts on the node."""
         return "DRAIN" in self.states
 
 
 class Sight(msgspec.Struct, frozen=True):
-    """Under which boot, slurmd and slurmctld a node was seen; the latter two as SLURM writes their start.
+    """The boot, slurmd and slurmctld under which a node was read; start times as printed by SLURM.
 
-    ``ends`` is what makes SLURM itself end the drain that was seen, in words; empty where only a person does.
+    ``ends`` names the cause by which SLURM itself ends the drain; empty where only a person ends it.
     """
 
     boot_id: str
@@ -159,7 +158,7 @@ class Sight(msgspec.Struct, frozen=True):
     ends: str = ""
 
     def changed(self, now: Sight) -> str:
-        """Return what besides a person may have ended a drain between the two, in words; empty where nothing did."""
+        """Return the cause other than a person that may have ended a drain between the two readings; empty if none."""
         if self.ends:
             return self.ends
         if self.boot_id != now.boot_id:
@@ -169,29 +168,28 @@ class Sight(msgspec.Struct, frozen=True):
         return "a restart of slurmd" if self.slurmd is None or self.slurmd != now.slurmd else ""
 
     def after(self, before: Sight | None) -> Sight:
-        """Return this sight with the start of slurmd from that *before*, where slurmctld does not know it yet.
+        """Return this sight with slurmd's start time from *before* while slurmctld does not know it yet.
 
-        A slurmctld that was started anew asks each slurmd at a later ping: one that then says the same start has run
-        all the while.
+        A restarted slurmctld pings each slurmd later; if the start time is then the same, slurmd was not restarted.
         """
         if self.slurmd is not None or before is None or before.boot_id != self.boot_id:
             return self
         return msgspec.structs.replace(self, slurmd=before.slurmd)
 
     def waits(self, node: NodeState) -> bool:
-        """Return whether it is not known yet if slurmd was started anew since: nothing else was, and *node* serves."""
+        """Return whether a restart of slurmd is still open: nothing else was restarted, and *node* serves."""
         serves = not node.drained and obstacle(node.states) in (None, Why.MAINTENANCE)
         return serves and node.slurmd_started is None and self.slurmd is not None and not self.ends
 
 
 class WriterMemory(msgspec.Struct, frozen=True):
-    """What must outlive the agent.
+    """The state that must outlive the agent.
 
-    ``drained`` is the reason of the node when it was last seen drained, by anybody, ``sight`` when that was, and
-    ``known`` the faults of that moment; ``resumed`` are those that a person has resumed the node with. ``returned``
-    says after what the node was back in service without a person's word. ``permit`` is the boot in which SLURM was
-    last seen to show our permit, ``marked`` whether a mark of ours may stand there, ``nodes`` how many nodes there are.
-    Until ``clears`` a write that takes a mark back, and got no answer, may still take effect.
+    ``drained`` is the reason of the node when it was last seen drained, by anybody, ``sight`` the processes then, and
+    ``known`` the faults then; ``resumed`` are the faults with which a person resumed the node. ``returned`` is the
+    cause other than a person that put the node back into service. ``permit`` is the boot in which SLURM last showed the
+    permit, ``marked`` whether a mark of nodevet may exist, ``nodes`` the number of nodes. Until ``clears``, an
+    unanswered write that removes a mark may still take effect.
     """
 
     drained: str | None = None
@@ -205,18 +203,18 @@ class WriterMemory(msgspec.Struct, frozen=True):
     clears: Instant | None = None
 
     def renamed(self, names: Mapping[str, str]) -> WriterMemory:
-        """Return this memory with the faults of devices that have another id now under that; *names* are by the old."""
+        """Return this memory with new device ids; *names* maps old ids to new ones."""
         known, resumed = (tuple(_renamed(entry, names) for entry in group) for group in (self.known, self.resumed))
         return msgspec.structs.replace(self, known=known, resumed=resumed)
 
     @property
     def rests(self) -> bool:
-        """Return whether nothing is to be followed up."""
+        """Return whether nothing is left to follow up."""
         return self == WriterMemory(nodes=self.nodes, clears=self.clears)
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """The next step, the reason to write, why a drain that is due is not written, and what to remember."""
+    """The next step, the reason to write, why a due drain is not written, and the new memory."""
 
     step: Step
     memory: WriterMemory
@@ -225,9 +223,9 @@ class Decision(msgspec.Struct, frozen=True):
 
 
 def parse_nodes(text: str) -> tuple[NodeState, ...]:
-    """Return the nodes that ``scontrol show node`` printed, one paragraph each. Raises ScontrolOutputError.
+    """Return the nodes in the output of ``scontrol show node``, one per paragraph. Raises ScontrolOutputError.
 
-    The text form is the one that every release has: JSON is missing in 22.05 and changed its shape twice since.
+    Every release has the text form; JSON is missing in 22.05, and its structure has changed twice since.
     """
     blocks = re.split(r"^(?=NodeName=)", text, flags=re.MULTILINE)
     if blocks[0].strip():
@@ -238,7 +236,7 @@ def parse_nodes(text: str) -> tuple[NodeState, ...]:
 
 
 def parse_node(text: str, name: str) -> NodeState:
-    """Return the one node *name* that ``scontrol show node NAME`` printed. Raises ScontrolOutputError."""
+    """Return node *name* from the output of ``scontrol show node NAME``. Raises ScontrolOutputError."""
     found = parse_nodes(text)
     if [node.name for node in found] != [name]:
         raise ScontrolOutputError(f"expected node {name} alone, found {', '.join(node.name for node in found)[:60]}")
@@ -246,12 +244,12 @@ def parse_node(text: str, name: str) -> NodeState:
 
 
 def parse_size(text: str) -> int:
-    """Return about how many nodes a cluster has, from the output of ``scontrol show partitions``.
+    """Return the approximate number of nodes of a cluster from the output of ``scontrol show partitions``.
 
     Raises ScontrolOutputError.
 
-    A node in several partitions counts once, as far as they name theirs: on a sum of many partitions that share their
-    nodes an agent would wait for hours.
+    A node in several partitions counts once where they list their nodes: with a plain sum over many overlapping
+    partitions an agent would wait for hours.
     """
     if _SIZE.search(text) is None:
         raise ScontrolOutputError("no partition says TotalNodes=")
@@ -261,9 +259,9 @@ def parse_size(text: str) -> int:
 
 
 def parse_started(text: str) -> str:
-    """Return when slurmctld was started, in its own words, from ``scontrol show config``. Raises ScontrolOutputError.
+    """Return the start time of slurmctld, as printed by ``scontrol show config``. Raises ScontrolOutputError.
 
-    A backup that answers is told apart, and its time is none: it may have stood by for days and taken over just now.
+    A backup controller is marked in the result: its start time says nothing, as it may have taken over just now.
     """
     found = _STARTED.search(text)
     if found is None:
@@ -272,7 +270,7 @@ def parse_started(text: str) -> str:
 
 
 def seconds_of(text: str) -> float | None:
-    """Return the Unix seconds of a time that scontrol printed under TZ=UTC0, or None where it is no time."""
+    """Return the Unix seconds of a time that scontrol printed under TZ=UTC0, or None if it is no time."""
     try:
         return datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()
     except ValueError:
@@ -290,11 +288,11 @@ def decide(
     drains: bool = True,
     episodes: Iterable[Episode] = (),
 ) -> Decision:
-    """Return what to do about *node*, as it was just read, for *faults*, which are hard and close the gate.
+    """Return the next step for *node*, as just read, and *faults*, which are hard and close the gate.
 
-    *memory* is what the last decision left; reasons of ours begin with *prefix*; *sight* is under which boot and which
-    daemons of SLURM it was read, *now* when; *drains* says whether one of the faults may drain. Of *episodes*, all that
-    are not cleared, those that a person has resumed the node with are remembered, and for a while those that are gone.
+    *memory* is from the last decision; reasons of nodevet begin with *prefix*; *sight* is the boot, slurmd and
+    slurmctld of the reading at *now*; *drains* is whether one of the faults may drain. *episodes* are all that are not
+    cleared; resumed faults stay in memory while they last, and for HELD_SECONDS after the resume.
     """
     present = tuple(faults)
     alive = (*present, *episodes)
@@ -313,7 +311,7 @@ def decide(
         if hindered not in (None, Why.MAINTENANCE):
             still = msgspec.structs.replace(memory, resumed=resumed)
             return Decision(Step.NOTHING, still, why=hindered)
-        # Nothing of ours resumes a node: it was a person, unless something was started anew.
+        # nodevet never resumes a node: a person did, unless a daemon or the node was restarted.
         after = "something unknown" if memory.sight is None else memory.sight.changed(sight)
         told = _known_then(memory.known, (*due, *said), alive)
         if told and not after:
@@ -338,18 +336,18 @@ def reason_text(faults: Iterable[Episode], prefix: str) -> str:
     head = f"{prefix}: {_CLASS_WORD[worst.finding.fault_class]} {worst.check}: "
     more = f" (and {len(entries) - 1} more)" if len(entries) > 1 else ""
     tail = f"{more} [{worst.finding.action.value}]"
-    # Behind a semicolon stands what to do, in brackets what the kernel wrote: both are for other surfaces.
+    # The text after a semicolon is advice, and the text in brackets is from the kernel: both are for other surfaces.
     detail = _plain(re.split(r";| \[", worst.finding.message)[0]) or worst.key.code
     return head + detail[: LONGEST_REASON - len(head) - len(tail)].rstrip() + tail
 
 
 def is_machine(node: NodeState, host: str) -> bool:
-    """Return whether *node* may be the machine that calls itself *host*: SLURM has no other host name for it."""
+    """Return whether *node* may be the machine with the host name *host*: SLURM has no other host name for it."""
     return not node.host or not host or _label(node.host) == _label(host)
 
 
 def machine_of(nodes: Iterable[NodeState], host: str) -> str:
-    """Return which of *nodes* has the host name *host*; empty where none has it, as with ``slurmd -N``."""
+    """Return the name of the node with the host name *host*; empty if there is none, as with ``slurmd -N``."""
     return next((node.name for node in nodes if host and _label(node.host) == _label(host)), "")
 
 
@@ -358,12 +356,12 @@ def _label(host: str) -> str:
 
 
 def is_ours(reason: str, prefix: str) -> bool:
-    """Return whether *reason* is one that ``reason_text`` could have written; what a person added makes it theirs."""
+    """Return whether ``reason_text`` could have written *reason*; an addition of a person makes it theirs."""
     return _meaning(reason, prefix) is not None
 
 
 def is_nodevets(reason: str) -> bool:
-    """Return whether an agent of any prefix could have written *reason*: the limits are those of a whole cluster."""
+    """Return whether an agent with any prefix could have written *reason*: the limits apply to the whole cluster."""
     prefix, _, _ = reason.partition(":")
     return _PREFIX.fullmatch(prefix) is not None and is_ours(reason, prefix)
 
@@ -374,9 +372,9 @@ def _words() -> dict[str, str]:
 
 
 def _joined(blocks: list[str]) -> list[str]:
-    """Return *blocks*, each of a node: a line of a person's comment may begin like a node, and costs that node alone.
+    """Return *blocks*, one per node; a line of a comment that looks like a new node is joined to its own node.
 
-    An answer ends with an empty line. One that does not is cut off, and its end is a node that nobody may leave out.
+    Complete output ends with an empty line. If it is cut off, its last block counts as a node that must not be ignored.
     """
     nodes = blocks[:1]
     for place, block in enumerate(blocks[1:], 2):
@@ -405,13 +403,13 @@ def _parsed(block: str) -> NodeState:
         resumes=_time(_RESUMES, block),
         host=_line(_HOST, block),
     )
-    # A reason of several lines is signed on its first.
+    # In a reason of several lines, user and time are on the first.
     line = _line(_REASON, block)
     signed = _SIGNED.fullmatch(line)
     if signed is None:
         return msgspec.structs.replace(bare, reason=line)
     reason, seconds = (signed["reason"] or "").strip(), seconds_of(signed["when"])
-    # Of SLURM itself, and signed by SlurmUser: the drain stays the one that it was until somebody resumes the node.
+    # SLURM added text and signed it as SlurmUser: the drain stays the original one until a person resumes the node.
     plain = without_additions(reason)
     if plain != reason:
         return msgspec.structs.replace(bare, reason=plain, reason_seconds=seconds)
@@ -424,7 +422,7 @@ def _line(form: re.Pattern[str], block: str) -> str:
 
 
 def _time(form: re.Pattern[str], block: str) -> str | None:
-    """Return the time that *form* finds, in the words of SLURM, or None where it knows none."""
+    """Return the time that *form* matches, as printed by SLURM, or None if SLURM knows none."""
     found = form.search(block)
     return found[1] if found and found[1] not in ("None", "Unknown") else None
 
@@ -438,12 +436,12 @@ def _state_words(text: str) -> frozenset[str]:
 
 
 def _meanings(states: frozenset[str]) -> frozenset[str]:
-    """Return what *states* mean to a writer; a word that nobody knows is ``unknown``, and so is none."""
+    """Return the meanings of *states* for a writer; an unknown state flag, or no flag at all, is ``unknown``."""
     return frozenset(_words().get(word, "unknown") for word in states) or frozenset({"unknown"})
 
 
 def obstacle(states: frozenset[str]) -> Why | None:
-    """Return why a node in *states* is left alone, the gravest first; a word that nobody knows is one."""
+    """Return why a node in *states* must not be touched, gravest first; an unknown state flag is one reason."""
     meanings = _meanings(states)
     for meaning, why in (
         ("unknown", Why.UNKNOWN_STATE),
@@ -465,9 +463,9 @@ _ENDS = {
 
 
 def _ends_itself(node: NodeState) -> str:
-    """Return what may make SLURM end the drain of *node* without a person's resume; empty where nothing does.
+    """Return the cause by which SLURM may end the drain of *node* without a resume by a person; empty if none.
 
-    ``scontrol reboot ASAP`` drains a node until it is booted or the reboot is cancelled; a power down does alike.
+    ``scontrol reboot ASAP`` drains a node until it is booted or the reboot is cancelled; so does a power down.
     """
     if node.resumes is not None:
         return "the time that was set for its return (ResumeAfter)"
@@ -476,9 +474,9 @@ def _ends_itself(node: NodeState) -> str:
 
 
 def answered(episodes: Iterable[Episode]) -> tuple[Episode, ...]:
-    """Return the hard faults of *episodes* that a person acknowledged, and that who resumes the node knows.
+    """Return the acknowledged hard faults of *episodes* that are known to a person who resumes the node.
 
-    A term says by itself how long they are known, until it is over.
+    An acknowledgement with a term is left out until the term is over: the term itself limits the knowledge.
     """
     return tuple(
         entry
@@ -490,7 +488,7 @@ def answered(episodes: Iterable[Episode]) -> tuple[Episode, ...]:
 
 
 def _held(told: tuple[KnownFault, ...], before: tuple[KnownFault, ...], until: Instant) -> tuple[KnownFault, ...]:
-    """Return *before* with those *told*, whose returns are the same fault *until* then; what was known stays so."""
+    """Return *before* with *told*, whose returns are covered *until* then; a harder known action is kept."""
     news = {(known.key, known.serial, known.measured): known.action.rank for known in told}
     return (
         *(old for old in before if old.action.rank > news.get((old.key, old.serial, old.measured), -1)),
@@ -501,9 +499,10 @@ def _held(told: tuple[KnownFault, ...], before: tuple[KnownFault, ...], until: I
 def _known_then(
     known: tuple[KnownFault, ...], present: tuple[Episode, ...], alive: tuple[Episode, ...]
 ) -> tuple[KnownFault, ...]:
-    """Return what who resumed a node knew of what was *known* when it was seen drained last, and is *present* yet.
+    """Return the faults of *known*, from the last drained reading, that a person knew at the resume and are *present*.
 
-    What is not *alive* any more was there then: its end while the node was drained would have had that seen once more.
+    A fault that is no longer *alive* counts too: had it ended during the drain, the node would have been read once
+    more.
     """
     return tuple(entry for entry in known if any(map(entry.covers, present)) or not any(map(entry.is_same, alive)))
 
@@ -530,7 +529,7 @@ def _on_drained(
 
 
 def _meaning(reason: str, prefix: str) -> tuple[str, str, str] | None:
-    """Return class, check and action of a *reason* of ours, or None."""
+    """Return class, check and action of a *reason* of nodevet, or None."""
     classes = "|".join(_CLASS_WORD.values())
     actions = "|".join(action.value for action in Action)
     found = re.fullmatch(rf"{re.escape(prefix)}: ({classes}) ([^\s:]+): .+ \[({actions})\]", reason)
@@ -538,6 +537,6 @@ def _meaning(reason: str, prefix: str) -> tuple[str, str, str] | None:
 
 
 def _plain(text: str) -> str:
-    """Return *text* in printable ASCII on one line, without what scontrol, a shell or a form could take for its own."""
+    """Return *text* in printable ASCII on one line, without special characters of scontrol, a shell or the reason."""
     kept = "".join(letter if letter.isascii() and letter.isprintable() else " " for letter in text)
     return " ".join(re.sub(r"[\"'`;\\\[\]@|=]", " ", kept).split())

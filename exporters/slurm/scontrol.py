@@ -1,7 +1,7 @@
-"""Asking SLURM about a node, and telling it: scontrol as a child process that may hang, fail or never end.
+"""Reads and writes nodes of SLURM with scontrol, a child process that may hang, fail or never end.
 
-Every call has a deadline, a process group of its own and bounded output. A child that ignores SIGTERM is killed, and
-one that cannot even be killed is left alone and remembered: until it is gone no other is started.
+Every call has a deadline, its own process group and bounded output. A child that ignores SIGTERM is killed. If it
+cannot be killed, it is remembered, and no other is started until it has ended.
 """
 
 from __future__ import annotations
@@ -17,46 +17,47 @@ from nodevet.checks.system.process import RunError, RunFailure, Runner
 from .rules import NodeState, ScontrolOutputError, Why, parse_node, parse_nodes, parse_size, parse_started
 
 SEARCHED = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin:/opt/slurm/bin:/usr/local/slurm/bin"
-"""Where programs are looked for, and the only PATH that scontrol gets."""
+"""Search path for programs, and the only PATH of scontrol."""
 
 MAXIMUM_BYTES = 16 << 20
-"""A node is about 1 KiB; more than this is no answer."""
+"""A node is about 1 KiB; larger output is an error."""
 
 GRACE_SECONDS = 0.3
-"""Between SIGTERM and SIGKILL, and after it: longer than elsewhere, as what SLURM lies on may be slow."""
+"""Time from SIGTERM to SIGKILL, and after SIGKILL (s); longer than elsewhere, as SLURM's file system may be slow."""
 
 STARTED_BY = ("/bin/sh", "-c", 'exec "$0" "$@"')
-"""How scontrol is started: SLURM often lies on a server, and whoever starts a program waits until it has begun, for
-hours where that server does not answer. A shell begins at once, and its time can be bounded."""
+"""The shell that starts scontrol: SLURM often is on a file server, and starting a program from there blocks the
+parent for hours if the server does not answer. A local shell starts at once and can be killed at the deadline.
+"""
 
 NOT_STARTED = (126, 127)
-"""With these a shell ends that could not start a program, or did not find it."""
+"""Exit codes of a shell that could not start a program (126) or did not find it (127)."""
 
 _NOT_STARTED = re.compile(r"(exec: )?(line )?[01]: ")
-"""What a shell says before it names the trouble: the line is that of ``exec``, not one of a script of the site."""
+"""Prefix of the shell's own error message; the line number is that of ``exec``, not of a script of the site."""
 
 _DENIALS = ("invalid user id", "permission denied", "access denied")
 
 
 class SlurmError(NodevetError):
-    """SLURM was not asked or told what it should have been: ``why`` in one word, and the message for people."""
+    """SLURM could not be read or written: ``why`` as a code, and the message for people."""
 
     def __init__(self, why: Why, message: str) -> None:
-        """Say *why* and, for people, what happened and what to do."""
+        """Store *why* and the message with cause and next step."""
         super().__init__(message)
         self.why = why
 
 
 class Scontrol:
-    """scontrol of one cluster. Used by one thread; ``give_up`` may come from another."""
+    """scontrol of one cluster. Used by one thread; another thread may call ``give_up``."""
 
     def __init__(self, program: str = "scontrol", *, configuration: str = "", timeout_seconds: float = 5.0) -> None:
-        """Use *program* (a path, or a name that is looked for), the slurm.conf *configuration*, and a deadline."""
+        """Use *program* (a path, or a name to search for), the slurm.conf *configuration*, and a deadline per call."""
         self._program = program
         self._timeout_seconds = timeout_seconds
-        # Times are read as what they are, whatever the zone of this machine.
-        # Nodes of hidden partitions are shown to others than root only with --all, and they count like any.
-        # A site's FederationParameters=fed_display would list every cluster of a federation, and a share of that many.
+        # TZ=UTC0: printed times do not depend on the time zone of this machine.
+        # Only root sees nodes of hidden partitions without --all, and these nodes count too.
+        # FederationParameters=fed_display would list all clusters of a federation and distort the shares.
         self._environment = {
             "PATH": SEARCHED,
             "LC_ALL": "C",
@@ -91,11 +92,11 @@ class Scontrol:
             raise SlurmError(Why.READ_UNPARSABLE, f"scontrol show nodes: not understood: {error}") from error
 
     def show(self, *words: str) -> str:
-        """Return what ``scontrol show`` prints of *words*, such as ``config``. Raises SlurmError."""
+        """Return the output of ``scontrol show`` with *words*, such as ``config``. Raises SlurmError."""
         return self._ask("show", *words)
 
     def size(self) -> int:
-        """Return about how many nodes there are, at a fraction of the cost of reading them. Raises SlurmError."""
+        """Return the approximate number of nodes, at a fraction of the cost of reading them. Raises SlurmError."""
         text = self._ask("show", "partitions")
         try:
             return parse_size(text)
@@ -103,7 +104,7 @@ class Scontrol:
             raise SlurmError(Why.READ_UNPARSABLE, f"scontrol show partitions: not understood: {error}") from error
 
     def started(self) -> str:
-        """Return when slurmctld was started, in its own words. Raises SlurmError."""
+        """Return the start time of slurmctld, as printed by SLURM. Raises SlurmError."""
         text = self._ask("show", "config")
         try:
             return parse_started(text)
@@ -119,11 +120,11 @@ class Scontrol:
         self._tell(name, *_set(field, text))
 
     def update(self, name: str, reason: str) -> None:
-        """Give a drained node *name* another *reason*; one that was resumed meanwhile stays so. Raises SlurmError."""
+        """Give a drained node *name* another *reason*; a node resumed meanwhile stays so. Raises SlurmError."""
         self._tell(name, f"Reason={reason}")
 
     def give_up(self) -> None:
-        """End the call that runs and refuse all others."""
+        """Stop the running call and refuse all others."""
         self._given_up.set()
 
     def _ask(self, *words: str) -> str:
@@ -131,7 +132,7 @@ class Scontrol:
         if not text.strip():
             raise SlurmError(Why.READ_EMPTY, f"scontrol {' '.join(words)}: printed nothing")
         if not text.endswith("\n"):
-            # What is missing behind it may be nodes that are closed.
+            # The missing rest may contain closed nodes.
             raise SlurmError(Why.READ_UNPARSABLE, f"scontrol {' '.join(words)}: its last line is cut off")
         return text
 
@@ -139,7 +140,7 @@ class Scontrol:
         self._run(("update", f"NodeName={name}", *words), Why.WRITE_FAILED, Why.WRITE_TIMEOUT)
 
     def _run(self, words: tuple[str, ...], failed: Why, late: Why) -> str:
-        """Run scontrol with *words* and return its output; *failed* and *late* are what its errors are called."""
+        """Run scontrol with *words* and return its output; errors carry *failed*, or *late* after the deadline."""
         named = f"scontrol {' '.join(words[:3])}"
         if self._given_up.is_set():
             raise SlurmError(Why.STUCK, f"{named}: not started, the agent stops")
@@ -158,7 +159,7 @@ class Scontrol:
         return output
 
     def _unfinished(self, named: str, error: RunError, failed: Why, late: Why) -> SlurmError:
-        """Return what became of a call that gave no answer."""
+        """Return the error for a call without an answer."""
         match error.failure:
             case RunFailure.STUCK:
                 return SlurmError(
@@ -175,7 +176,7 @@ class Scontrol:
 
 
 def _set(field: str, text: str) -> list[str]:
-    """Return what scontrol is told to write *text* into *field*, which names none, one, or both with a blank."""
+    """Return the arguments of scontrol that write *text* into *field*: no name, one, or two separated by a blank."""
     return [f"{name}={text}" for name in field.split()]
 
 
