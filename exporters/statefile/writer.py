@@ -2,7 +2,7 @@
 
 docs/reference/state-file.md has the grammar. The file is replaced in one step and reaches the disk before the writer
 returns, so a reader sees the old file or the new one, and a crash of the machine leaves no half. Reading is in
-state_reader.py, which needs nothing but the standard library.
+reader.py, which needs nothing but the standard library.
 """
 
 from __future__ import annotations
