@@ -464,7 +464,7 @@ def test_a_reader_that_a_debugger_holds_is_nobodys_fault(bench: Bench) -> None:
             pytest.skip(NO_TRACING)
         bench.pass_time(DEADLINE)
         bench.until_state(ReaderState.HUNG)
-        assert "or end the tracer" in said(bench)
+        assert "end the tracer" in said(bench)
         bench.clock.advance(2.0)
         bench.until_state(ReaderState.STUCK)
         bench.until(lambda: psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
@@ -477,6 +477,36 @@ def test_a_reader_that_a_debugger_holds_is_nobodys_fault(bench: Bench) -> None:
     bench.until(lambda: bench.status().pid is None)
     rise(bench)
     assert said(bench) == ""
+
+
+SLOWING = """
+import ctypes, os, sys
+pid, libc = int(sys.argv[1]), ctypes.CDLL(None)
+libc.ptrace(0x4206, pid, None, None)
+print("traced", flush=True)
+sys.stdin.read()
+"""
+"""A tracer as strace is between two system calls: it has seized a process (PTRACE_SEIZE), which runs on."""
+
+
+def test_a_reader_that_a_tracer_slows_is_nobodys_fault(bench: Bench) -> None:
+    """Each of its system calls waits for the tracer, and between two of them it is in no state that shows it."""
+    pid = hang(bench)
+    with ended(
+        subprocess.Popen([sys.executable, "-I", "-c", SLOWING, str(pid)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    ) as tracer:
+        assert tracer.stdin is not None
+        assert tracer.stdout is not None
+        tracer.stdout.readline()
+        if "TracerPid:\t0" in Path(f"/proc/{pid}/status").read_text():
+            pytest.skip(NO_TRACING)
+        bench.pass_time(DEADLINE)
+        bench.until_state(ReaderState.HUNG)
+        assert "a program traces it" in said(bench)
+        assert not is_hard(bench)
+        tracer.stdin.close()
+    bench.until(lambda: bench.status().pid is None)
+    assert bench.status().witnessed == 0
 
 
 def test_a_reader_that_its_cgroup_froze_is_nobodys_fault(tmp_path: Path, freeze: Freeze) -> None:
@@ -676,7 +706,9 @@ QUIET = ProcessStatus(state="S", frozen=False, major_faults=100, waited_seconds=
         ({"state": "D", "function": "nvidia_ioctl"}, ""),
         ({"state": "R"}, ""),
         ({"state": "T"}, "stopped"),
-        ({"state": "t"}, "stopped"),
+        ({"state": "t"}, "a program traces it"),
+        ({"traced": True}, "a program traces it"),
+        ({"traced": True, "state": "D", "function": "nvidia_ioctl"}, ""),
         ({"state": "D", "dumping": True}, "a signal ended it, and its memory is being written"),
         ({"frozen": True}, "frozen"),
         ({"major_faults": 100 + 99}, ""),

@@ -112,7 +112,8 @@ class ProcessStatus(msgspec.Struct, frozen=True):
     The kernel adds to it when the process runs again: an unchanged ``ran_seconds`` shows a wait in progress.
     ``function`` is the kernel function that it waits in, empty if not readable; ``callers`` are its callers, empty
     without the right to read the stack (CAP_SYS_ADMIN). ``held``: it has exited, but its tracer has not released it.
-    ``dumping``: a signal ended it, and its memory is being written to a file or a program.
+    ``dumping``: a signal ended it, and its memory is being written to a file or a program. ``traced``: another program,
+    such as strace, may stop it at each of its system calls.
     """
 
     state: str
@@ -123,6 +124,7 @@ class ProcessStatus(msgspec.Struct, frozen=True):
     callers: tuple[str, ...] = ()
     held: bool = False
     dumping: bool = False
+    traced: bool = False
     ran_seconds: float | None = None
     full_group: str = ""
 
@@ -182,6 +184,7 @@ class Surroundings:
         if len(fields) <= _MAJOR_FAULTS:
             return None
         status = self._read(pid, "status")
+        traced = TRACED.search(status) is not None
         ran, waited = self._ran_and_waited(pid)
         function, *callers = self._functions(pid)
         return ProcessStatus(
@@ -192,7 +195,8 @@ class Surroundings:
             ran_seconds=ran,
             function=function,
             callers=tuple(callers),
-            held=fields[_STATE] == "Z" and TRACED.search(status) is not None,
+            held=fields[_STATE] == "Z" and traced,
+            traced=traced,
             dumping=DUMPING.search(status) is not None,
             full_group=self._full_group(pid),
         )
@@ -448,10 +452,12 @@ def disturbance(before: ProcessStatus | None, after: ProcessStatus | None, secon
     """Return what kept a process from running between two observations *seconds* apart; empty if nothing did."""
     if before is None or after is None:
         return "the process is gone"
-    if "T" in (before.state, after.state) or "t" in (before.state, after.state):
+    if "T" in (before.state, after.state):
         return "it is stopped (state T): somebody sent SIGSTOP or traces it; send SIGCONT or end the tracer"
     if after.held:
         return "it has ended, and the program that traces it (see TracerPid in its status) holds it: end the tracer"
+    if "t" in (before.state, after.state) or ((before.traced or after.traced) and after.state != "D"):
+        return "a program traces it (see TracerPid in its status) and may stop it at each system call: end the tracer"
     if after.dumping:
         return "a signal ended it, and its memory is being written (see /proc/sys/kernel/core_pattern): look at that"
     if before.frozen or after.frozen:
