@@ -27,6 +27,7 @@ ALLOWED = {
     "agent/commands/explain.py": "people say xid 79 for short",
     "agent/commands/topo.py": "names the program whose output it reads",
     "agent/config/command_specs.py": "an example in a message",
+    "checks/topology/comparison.py": "orders the links that a matrix names",
     "checks/topology/saved.py": "reads what nvidia-smi topo -m prints",
 }
 """Where a vendor may be named, and why."""
