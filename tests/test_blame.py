@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _ctypes as ctypes_of_this_machine
+import contextlib
 import mmap
 import os
 import resource
@@ -452,16 +453,23 @@ sys.stdin.read()
 """A debugger at its prompt: it has stopped a process (PTRACE_ATTACH, __WALL), and waits for no end of it."""
 
 
+@contextlib.contextmanager
+def tracing(program: str, pid: int) -> Iterator[None]:
+    """Have *program* trace the process *pid* meanwhile; skips where the machine lets nobody trace."""
+    command = [sys.executable, "-I", "-c", program, str(pid)]
+    with ended(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)) as tracer:
+        assert tracer.stdin is not None
+        assert tracer.stdout is not None
+        if tracer.stdout.readline() != b"traced\n" or "TracerPid:\t0\n" in Path(f"/proc/{pid}/status").read_text():
+            pytest.skip(NO_TRACING)
+        yield
+        tracer.stdin.close()
+
+
 def test_a_reader_that_a_debugger_holds_is_nobodys_fault(bench: Bench) -> None:
     """Stopped in a call until its deadline, and then dead, but not let go: soft for as long as that lasts."""
     pid = hang(bench)
-    with ended(
-        subprocess.Popen([sys.executable, "-I", "-c", TRACER, str(pid)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    ) as tracer:
-        assert tracer.stdin is not None
-        assert tracer.stdout is not None
-        if tracer.stdout.readline() != b"traced\n":
-            pytest.skip(NO_TRACING)
+    with tracing(TRACER, pid):
         bench.pass_time(DEADLINE)
         bench.until_state(ReaderState.HUNG)
         assert "end the tracer" in said(bench)
@@ -473,7 +481,6 @@ def test_a_reader_that_a_debugger_holds_is_nobodys_fault(bench: Bench) -> None:
             bench.until(lambda: True)
             assert "it has ended, and the program that traces it" in said(bench)
             assert not is_hard(bench)
-        tracer.stdin.close()
     bench.until(lambda: bench.status().pid is None)
     rise(bench)
     assert said(bench) == ""
@@ -491,20 +498,11 @@ sys.stdin.read()
 
 def test_a_reader_that_a_tracer_slows_is_nobodys_fault(bench: Bench) -> None:
     """Each of its system calls waits for the tracer, and between two of them it is in no state that shows it."""
-    pid = hang(bench)
-    with ended(
-        subprocess.Popen([sys.executable, "-I", "-c", SLOWING, str(pid)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    ) as tracer:
-        assert tracer.stdin is not None
-        assert tracer.stdout is not None
-        tracer.stdout.readline()
-        if "TracerPid:\t0" in Path(f"/proc/{pid}/status").read_text():
-            pytest.skip(NO_TRACING)
+    with tracing(SLOWING, hang(bench)):
         bench.pass_time(DEADLINE)
         bench.until_state(ReaderState.HUNG)
         assert "a program traces it" in said(bench)
         assert not is_hard(bench)
-        tracer.stdin.close()
     bench.until(lambda: bench.status().pid is None)
     assert bench.status().witnessed == 0
 
