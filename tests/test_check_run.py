@@ -289,7 +289,7 @@ CORE = {
 }
 """Those without which nothing is judged: the last snapshot stands, without anything green in it."""
 
-SMALL = {"_slot", "_is_page", "attempt", "culprits"}
+SMALL = {"slot_of", "_is_page", "attempt", "culprits"}
 
 
 MODULES = (engine_module, runner, listed)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterable
 from importlib import util
 from pathlib import Path
@@ -14,7 +16,7 @@ from fakes.views import GPU_READINGS, gpu, healthy, judge, of, sample, with_samp
 
 from nodevet.checks.backends.amd import amdsmi
 from nodevet.checks.backends.base import BackendError
-from nodevet.checks.backends.driver_errors import Asked, ErrorRow
+from nodevet.checks.backends.driver_errors import Asked, CodeName, ErrorRow
 from nodevet.checks.backends.nvidia import nvml
 from nodevet.checks.core.model import Failure, FailureKind, Outcome
 from nodevet.checks.reference.tables import load_table
@@ -140,3 +142,25 @@ def test_a_device_is_lost_on_evidence_alone(code: str, kind: FailureKind, of_dri
     assert found.outcome is (Outcome.FAIL if of_driver else Outcome.UNMEASURED)
     answering = of(judge("inventory", with_samples(healthy(), sample(gpu(), GPU_READINGS))), code, gpu().id)
     assert answering.outcome is Outcome.PASS
+
+
+WITHOUT_DESCRIPTORS = """
+import importlib, resource, sys
+library = importlib.import_module(sys.argv[1])
+resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))
+try:
+    open("/dev/null")
+except OSError:
+    print(*{str(library.refused(code, "open").failure.detail) for code in range(100)}, sep="\\n")
+"""
+
+
+@pytest.mark.parametrize("vendor", ["nvidia.nvml", "amd.amdsmi"])
+def test_every_code_is_named_by_a_reader_that_has_no_descriptor_left(vendor: str) -> None:
+    """A library that is refused descriptors says so by a code: its name must not need one."""
+    command = [sys.executable, "-c", WITHOUT_DESCRIPTORS, f"nodevet.checks.backends.{vendor}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 0, done.stderr
+    named = {library.name for library in load_table("code_names.csv", CodeName) if library.code in range(1, 40)}
+    assert any(name in done.stdout for name in named)
+    assert len(done.stdout.splitlines()) == 100

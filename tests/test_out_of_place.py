@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import os
+import signal
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
-from fakes.gpu_node import GpuNode
+from fakes.amdsmi.scenario import FakeAmdSmi
+from fakes.gpu_node import FakeNode, GpuNode
 from fakes.host_tree import virtual_machine, write_tree
 from fakes.nvml.scenario import FakeNvml, NvmlReturn, pci
-from fakes.views import bare_board, gpu, healthy, judge, of, reader
+from fakes.views import at, bare_board, gpu, healthy, judge, of
 from test_split_boards import Driver, backend_of
 from test_withheld import BOARDS, tree
 
-from nodevet.checks.core.model import Device, Outcome
-from nodevet.checks.engine.view import View
+from nodevet.checks.core.model import Outcome
+from nodevet.checks.engine.view import KnownDevices, Seen
 
 SYMBOL = "nvmlDeviceGetPciInfo_v3"
 
@@ -46,29 +51,57 @@ def test_the_address_under_which_a_board_was_opened_is_its_address(tmp_path: Pat
     assert {board.pci for board in boards} <= {pci(slot) for slot in range(BOARDS)}
 
 
-def out_of_place(page: Device, board: Device, *on_bus: Device) -> View:
-    """Return a node whose driver lists *board*, while the bus shows *page* too, and those *on_bus*."""
-    return msgspec.structs.replace(
-        healthy(), devices=(board, page), on_bus=(page, *on_bus), readers=(reader("host"), reader("nvidia"))
-    )
+PAGE = "0000:40:00.0"
+OTHER = "0000:50:00.0"
+OFF_BUS = "0001:40:00.0"
 
 
 @pytest.mark.parametrize(
-    ("place", "is_on_bus", "outcome"),
+    ("place", "former", "outcome"),
     [
-        (None, False, Outcome.UNMEASURED),
-        ("0001:40:00.0", False, Outcome.UNMEASURED),
-        ("0000:50:00.0", True, Outcome.FAIL),
+        (None, (), Outcome.UNMEASURED),
+        (None, (PAGE,), Outcome.UNMEASURED),
+        (None, (OTHER,), Outcome.FAIL),
+        (OFF_BUS, (PAGE, OFF_BUS), Outcome.UNMEASURED),
+        (OFF_BUS, (OTHER, OFF_BUS), Outcome.FAIL),
+        (OFF_BUS, (OFF_BUS,), Outcome.FAIL),  # such as a card of a class that is no accelerator
+        (OTHER, (OTHER,), Outcome.FAIL),
+        (OTHER, (PAGE, OTHER), Outcome.FAIL),  # it has moved, and the page is another board's
     ],
-    ids=["no_address", "another_address", "its_own_address"],
 )
-def test_a_page_is_lost_only_where_each_listed_board_has_its_own(
-    place: str | None, is_on_bus: bool, outcome: Outcome
+def test_a_page_is_lost_unless_a_listed_board_may_be_its_own(
+    place: str | None, former: tuple[str, ...], outcome: Outcome
 ) -> None:
-    """One that is listed without a page of its own may be the board of this page."""
-    page = bare_board("0000:40:00.0", "nvidia")
-    board = msgspec.structs.replace(gpu("GPU-listed"), pci=place)
-    own = (bare_board(place, "nvidia"),) if place and is_on_bus else ()
-    found = of(judge("inventory", out_of_place(page, board, *own)), "device.lost", page.id)
+    """A board whose address is not known now stands for the page where it was, or for any if it never had one."""
+    page, board = bare_board(PAGE, "nvidia"), msgspec.structs.replace(gpu("GPU-listed"), pci=place)
+    view = msgspec.structs.replace(
+        healthy(),
+        devices=(board, page),
+        on_bus=(page, bare_board(OTHER, "nvidia")),
+        memory=KnownDevices({board.id: Seen(board, at(-60), at(), slots=former)}),
+    )
+    found = of(judge("inventory", view), "device.lost", page.id)
     assert found.outcome is outcome
     assert found.gates is (outcome is Outcome.FAIL)
+    assert found.required is (outcome is Outcome.UNMEASURED)
+
+
+def test_an_amd_board_that_tells_another_address_for_once_is_not_lost(tmp_path: Path, fake_amdsmi: FakeAmdSmi) -> None:
+    """It answers all the time under its UUID, and the page where it was is its own."""
+    files = virtual_machine() | fake_amdsmi.host_files()
+    node = FakeNode(tmp_path, fake_amdsmi, root=str(write_tree(tmp_path / "root", files)))
+    with node:
+        node.wait_for_verdict("ok", 20.0)
+        fake_amdsmi.set("pci_bus.3", 0xF0)
+        for pid in node.readers():
+            os.kill(pid, signal.SIGKILL)
+        status = node.wait_for(lambda told: said(told, "possibly the same board"), 20.0, "the page was not told")
+        assert not [entry for entry in status["findings"] if entry["outcome"] == "fail"]
+        assert not node.state_file().hard
+        fake_amdsmi.clear()
+        node.wait_for_verdict("ok", 30.0)
+
+
+def said(status: Mapping[str, Any], words: str) -> bool:
+    """Return whether a finding of *status* has these *words*."""
+    return any(words in entry["message"] for entry in status["findings"])

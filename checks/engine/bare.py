@@ -10,11 +10,6 @@ from .unlisted import not_given
 from .view import View
 
 
-def reader_of(view: View, backend: str) -> ReaderStatus | None:
-    """Return the status of the reader of *backend*, or None if there is none."""
-    return next((reader for reader in view.readers if reader.backend == backend), None)
-
-
 def bare_boards(view: View, vendor: str) -> list[Device]:
     """Return the accelerators of *vendor* that only the PCI bus lists."""
     return [d for d in view.of_kind(DeviceKind.ACCELERATOR) if d.backend == "host" and d.vendor == vendor]
@@ -47,7 +42,7 @@ def is_unanswered(view: View, board: Device) -> bool:
     It works without it if it answers for sibling boards, or if the board (possibly the only one) is quarantined. A
     board remembered by name is missing under that name.
     """
-    reader = reader_of(view, board.vendor)
+    reader = view.reader(board.vendor)
     return (
         board.backend == "host"
         and board.kind is DeviceKind.ACCELERATOR
@@ -60,20 +55,27 @@ def is_unanswered(view: View, board: Device) -> bool:
     )
 
 
-def out_of_place(view: View, vendor: str) -> tuple[Device, ...]:
-    """Return the boards that the library of *vendor* lists without an address, or with one that is not on the bus.
+def out_of_place(view: View, page: Device) -> tuple[Device, ...]:
+    """Return the listed boards that may be the one at *page*, an entry of the PCI bus that no library seems to list.
 
-    Each of them may be a board on the bus that the library seems not to list.
+    Their library reports no address now, or one that is not on the bus. A board with a former place on the bus is only
+    the board of that place; without any, it may be any board if it reports no address.
     """
-    places = {page.pci for page in view.on_bus}
-    boards = (device for device in view.of_kind(DeviceKind.ACCELERATOR) if device.backend == vendor)
-    alone = (board for board in boards if board.parent is None)
-    return tuple(board for board in alone if board.pci is None or (places and board.pci not in places))
+    places = {entry.pci for entry in view.on_bus}
+    found = []
+    for board in view.of_kind(DeviceKind.ACCELERATOR):
+        if board.backend != page.vendor or board.parent is not None or board.pci in places:
+            continue
+        seen = view.memory.seen.get(board.id)
+        former = places & {*(seen.slots if seen else ())}
+        if page.pci in former or (board.pci is None and not former):
+            found.append(board)
+    return tuple(found)
 
 
 def _is_driven(view: View, board: Device) -> bool:
     """Return whether the vendor's driver is bound to *board* and loaded: nothing needs to be installed."""
-    reader = reader_of(view, board.vendor)
+    reader = view.reader(board.vendor)
     running = reader is not None and reader.state is ReaderState.RUNNING
     return running and board.driver is not None and board.driver == vendor_of(board.vendor).kernel_module
 

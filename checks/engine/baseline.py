@@ -132,9 +132,9 @@ def remember(
         is_as_before = known is not None and (known.device, known.links_up, known.slots) == (device, up, slots)
         if known is None or not is_as_before or known.last.boot_id != now.boot_id:
             seen[device.id] = Seen(device, known.first if known else now, now, up, slots)
-    real = {_slot(entry.device) for entry in seen.values() if entry.device.backend != "host" and entry.device.pci}
+    real = {slot_of(entry.device) for entry in seen.values() if entry.device.backend != "host" and entry.device.pci}
     for entry in tuple(seen.values()):
-        if entry.device.backend == "host" and entry.device.pci and _slot(entry.device) in real:
+        if entry.device.backend == "host" and entry.device.pci and slot_of(entry.device) in real:
             del seen[entry.device.id]
     return KnownDevices(seen) if seen != memory.seen else memory
 
@@ -185,12 +185,12 @@ def named(
     this boot count if the memory was lost: an id that is a board's address is that board.
     """
     devices = tuple(devices)
-    at_slot = {_slot(device): device for device in devices if device.uuid and device.pci and device.parent is None}
+    at_slot = {slot_of(device): device for device in devices if device.uuid and device.pci and device.parent is None}
     present = {device.id for device in devices}
     others = {left_out.id: kept.id for left_out, kept in duplicates if left_out.id not in present}
     names = {key: others[key] for key in memory.seen if key in others}
     for key, entry in memory.seen.items():
-        board = at_slot.get(_slot(entry.device))
+        board = at_slot.get(slot_of(entry.device))
         if board is not None and key not in present and _is_same_board(entry.device, board):
             names[key] = board.id
         elif entry.device.parent in present and key not in present:
@@ -279,7 +279,7 @@ def _with_ends(told: Device, board: Device) -> tuple[Link, ...]:
     another port.
     """
     renumbered = told.driver != board.driver and vendor_of(told.vendor).renumbers_ports
-    ends = {} if renumbered or _slot(told) != _slot(board) else {link.port: link.peer for link in board.links}
+    ends = {} if renumbered or slot_of(told) != slot_of(board) else {link.port: link.peer for link in board.links}
     return tuple(
         msgspec.structs.replace(link, peer=ends.get(link.port)) if link.peer is None else link for link in told.links
     )
@@ -308,7 +308,7 @@ def _recognised(device: Device, known: Iterable[Seen]) -> Device:
 
 def _may_be(told: Device, board: Device) -> bool:
     """Return whether no value that *told* reports contradicts *board*."""
-    return (_slot(told), None) == (_slot(board), board.parent) and _agree(told, board)
+    return (slot_of(told), None) == (slot_of(board), board.parent) and _agree(told, board)
 
 
 def _agree(told: Device, board: Device) -> bool:
@@ -343,7 +343,7 @@ def by_name(status: ReaderStatus, names: Mapping[tuple[str, str], str]) -> Reade
 def without_pages(known: Mapping[str, Device]) -> dict[str, Device]:
     """Return *known* without PCI-only entries of boards that are remembered by name: one board, once."""
     boards = {
-        (device.vendor, _slot(device))
+        (device.vendor, slot_of(device))
         for device in known.values()
         if device.kind is DeviceKind.ACCELERATOR and device.backend != "host" and device.pci
     }
@@ -352,7 +352,7 @@ def without_pages(known: Mapping[str, Device]) -> dict[str, Device]:
         for identity, device in known.items()
         if device.backend != "host"
         or device.kind is not DeviceKind.ACCELERATOR
-        or (device.vendor, _slot(device)) not in boards
+        or (device.vendor, slot_of(device)) not in boards
     }
 
 
@@ -401,5 +401,6 @@ def _is_same_board(before: Device, now: Device) -> bool:
     return not before.uuid or (_serial(before) is not None and before.serial == now.serial)
 
 
-def _slot(device: Device) -> str:
+def slot_of(device: Device) -> str:
+    """Return the PCI address of *device* without its function; empty if it has none."""
     return (device.pci or "").split(".")[0]

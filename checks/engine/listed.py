@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from nodevet.checks.core.model import Device, DeviceKind
 
 from .acknowledgement import are_other_boards
-from .baseline import listed_twice, recognised
+from .baseline import listed_twice, recognised, slot_of
 from .view import KnownDevices
 
 
@@ -55,8 +55,8 @@ class ListedDevices:
     def present(self) -> tuple[Device, ...]:
         """Return each device that is judged, once; a PCI device that a vendor's library lists too is omitted."""
         listed = [device for device in self._everything() if not self.is_left_out(device.backend, device.id)]
-        named = {_slot(device) for device in (*listed, *self.drained) if device.backend != "host" and device.pci}
-        return tuple(device for device in listed if not (_is_page(device) and _slot(device) in named))
+        named = {slot_of(device) for device in (*listed, *self.drained) if device.backend != "host" and device.pci}
+        return tuple(device for device in listed if not (_is_page(device) and slot_of(device) in named))
 
     def pages(self) -> tuple[Device, ...]:
         """Return the accelerators as the PCI bus lists them, also those that other backends list."""
@@ -73,7 +73,3 @@ def _is_page(device: Device) -> bool:
 def _is_same(before: Device | None, device: Device) -> bool:
     """Return whether *device* is the same board as *before*: no other serial under the same id."""
     return before is None or not are_other_boards(before.serial, device.serial)
-
-
-def _slot(device: Device) -> str:
-    return (device.pci or "").split(".")[0]

@@ -144,6 +144,10 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """Return the present devices of the given *kinds*."""
         return tuple(device for device in self.devices if device.kind in kinds)
 
+    def reader(self, backend: str) -> ReaderStatus | None:
+        """Return the status of the reader of *backend*, or None if there is none."""
+        return next((reader for reader in self.readers if reader.backend == backend), None)
+
     def by_pci(self, pci: str | None) -> Device | None:
         """Return the device at PCI address *pci*; the function after the dot may be omitted.
 

@@ -268,7 +268,7 @@ def _severity(final: bool) -> Outcome:
 def _unread(view: View, device: Device) -> Finding:
     name = device_name(view, device.id)
     samples = _samples(view, device)
-    reader = next((reader for reader in view.readers if reader.backend == device.backend), None)
+    reader = view.reader(device.backend)
     if not samples:
         waiting = reader is None or reader.state in AWAY or reader.last_round is None
         return UNREAD.on_node(

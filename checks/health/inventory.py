@@ -33,7 +33,6 @@ from nodevet.checks.engine.bare import (
     bare_boards,
     is_unanswered,
     out_of_place,
-    reader_of,
     unread_boards,
     without_address,
 )
@@ -284,7 +283,7 @@ def _lost(view: View, device: Device) -> Finding:
             Outcome.FAIL, f"{name}: no longer answers ({detail}){known}", device=device.id, evidence_time=sample.time
         )
     if is_unanswered(view, device):
-        reader = reader_of(view, device.vendor)
+        reader = view.reader(device.vendor)
         if reader is not None and device.pci in reader.quarantined and reader.blamed.get(device.pci, 0) < WITNESSES:
             return LOST.on_node(
                 Outcome.UNMEASURED,
@@ -300,7 +299,7 @@ def _lost(view: View, device: Device) -> Finding:
         if device.pci in not_given(view) and (reader is None or device.pci not in reader.quarantined):
             facts = f"{name}: bound to {device.driver}, and not passed to the container of the agent, as others are"
             return NOT_GIVEN.on_node(Outcome.UNMEASURED, facts, device=device.id, required=True)
-        if (others := out_of_place(view, device.vendor)) and (reader is None or device.pci not in reader.quarantined):
+        if (others := out_of_place(view, device)) and (reader is None or device.pci not in reader.quarantined):
             alike = device_names(view, list(others))
             facts = f"{name}: bound to {device.driver}, and possibly the same board as {alike}, of unknown PCI address"
             return MISPLACED.on_node(Outcome.UNMEASURED, facts, device=device.id, required=True)
@@ -358,7 +357,7 @@ def _offline(view: View, device: Device) -> Finding | None:
 
 def _missing(view: View, device: Device) -> Finding:
     name = device_name(view, device.id)
-    reader = reader_of(view, device.backend)
+    reader = view.reader(device.backend)
     at_slot = page_of(device, bare_boards(view, device.vendor))
     if not _enumerated(view, device.backend):
         state = reader.state.value if reader else "not running"
@@ -425,7 +424,7 @@ def _merged(device: Device, present: set[str]) -> bool:
 
 def _enumerated(view: View, backend: str) -> bool:
     """Return whether the reader of *backend* has reported its devices: a list, or that there are none."""
-    reader = reader_of(view, backend)
+    reader = view.reader(backend)
     if reader is None:
         return any(device.backend == backend for device in view.devices)
     if reader.state is ReaderState.RUNNING:
@@ -452,13 +451,13 @@ def _did(reader: ReaderStatus, board: Device) -> str:
 def _is_read(view: View, vendor: str) -> bool:
     """Return whether the backend of *vendor* runs, or another one that lists its devices, such as a command."""
     backends = {device.backend for device in view.of_kind(DeviceKind.ACCELERATOR) if device.vendor == vendor}
-    readers = (reader_of(view, backend) for backend in (vendor, *(backends - {"host"})))
+    readers = (view.reader(backend) for backend in (vendor, *(backends - {"host"})))
     return any(reader is not None and reader.state is ReaderState.RUNNING for reader in readers)
 
 
 def _driver(view: View, vendor: str) -> Iterator[Finding]:
     part = Part(PartKind.DEVICE, f"vendor:{vendor}")
-    reader = reader_of(view, vendor)
+    reader = view.reader(vendor)
     unplaced = without_address(view, vendor) if reader is None else 0
     boards = unread_boards(view, vendor, reader, unplaced)
     where = ", ".join(f"{board.pci} (bound to {board.driver or 'no driver'})" for board in boards)

@@ -186,8 +186,8 @@ def _is_loaded_anew(view: View, device_id: str) -> bool:
     if used is None or used <= 0 or not choose("fabric.settling_energy").holds(used):
         return False
     device = view.device(device_id)
-    reads = next((reader.since for reader in view.readers if device and reader.backend == device.backend), None)
-    read_for = None if reads is None else view.now.seconds_since(reads)
+    reader = view.reader(device.backend) if device is not None else None
+    read_for = None if reader is None or reader.since is None else view.now.seconds_since(reader.since)
     return read_for is None or choose("fabric.settling").holds(read_for)
 
 

@@ -54,11 +54,12 @@ class LastWords:
         """Start empty."""
         self._newest: deque[str] = deque(maxlen=NEWEST_LINES)
         self._telling: dict[re.Pattern[str], str] = {}
+        self._patterns = (INTERPRETER, NOT_INSTALLED, *(want.words for want in wants()))
 
     def append(self, line: str) -> None:
         """Add *line*, which the child has just printed."""
         self._newest.append(line)
-        for pattern in (INTERPRETER, NOT_INSTALLED, *(want.words for want in wants())):
+        for pattern in self._patterns:
             if pattern not in self._telling and pattern.search(line):
                 self._telling[pattern] = line
 

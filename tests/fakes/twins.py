@@ -138,7 +138,7 @@ class Twins(Leader):
 class JudgedTwice(Leader):
     """An engine that judges each view a second time, anew, and finds the same: all that follows from findings is equal.
 
-    This takes half the time of `Twins`, which does the rest of a round twice as well.
+    `Twins` does the rest of a round twice as well, which takes longer.
     """
 
     def __init__(self, *arguments: Any, **named: Any) -> None:

@@ -45,6 +45,8 @@ LIBRARY_NAME = "amdsmi"
 """Name of its rows in reference/driver_errors.csv, the codes that are evidence against a driver or a device."""
 GONE = of_kind(LIBRARY_NAME, FailureKind.LOST)
 """Codes of calls on a device that fell off its bus. A single one may also mean a missing file."""
+CODE_NAMES = code_names(LIBRARY_NAME)
+"""Read at the start: a library that is refused descriptors reports it by a code, and no file can be opened then."""
 
 NO_NUMBER = "N/A"
 NO_VALUE = frozenset({0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF})
@@ -163,7 +165,7 @@ def _code_of(refused: Any) -> int:
 
 def describe(code: int) -> str:
     """Return AMD SMI's *code* as text."""
-    name = code_names(LIBRARY_NAME).get(code, "unknown error")
+    name = CODE_NAMES.get(code, "unknown error")
     return name if code < 0 else f"{name} (AMD SMI code {code})"
 
 

@@ -57,6 +57,8 @@ GONE = of_kind(
     asked=Asked.ANY,
 )
 """Codes that end the reading of a device, or of all devices, in any call."""
+CODE_NAMES = code_names(LIBRARY_NAME)
+"""Read at the start: a library that is refused descriptors reports it by a code, and no file can be opened then."""
 DENIED = frozenset({4, 17})
 REFUSED_TO_IT = frozenset({20, 23})
 """Codes for refused memory or file descriptors: any user can cause that."""
@@ -239,7 +241,7 @@ _STRUCTURED: dict[str, Callable[[Any], Callable[..., Any]]] = {
 
 def describe(code: int) -> str:
     """Return NVML's *code* as text."""
-    name = code_names(LIBRARY_NAME).get(code)
+    name = CODE_NAMES.get(code)
     if code < 0:
         return name or "unknown"
     return f"{name} (NVML code {code})" if name else f"NVML code {code}"
