@@ -1,4 +1,4 @@
-"""What a person acknowledges who resumes the node in SLURM, as the ledger is told of it."""
+"""The faults that a person acknowledges by resuming the node in SLURM, in the form for the ledger."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from nodevet.checks.engine.engine import Engine
 from nodevet.exporters.slurm.known import KnownFault
 
 RESUMER = "somebody in SLURM"
-"""Who resumed the node: SLURM forgets the name."""
+"""The actor of a resume: SLURM does not keep the name."""
 
 
 class Acknowledged(msgspec.Struct, frozen=True):
-    """A fault that a person resumed the node with, and what to note at it."""
+    """A fault that a person acknowledged by resuming the node, and the note for it."""
 
     known: KnownFault
     note: str
 
     @property
     def returns(self) -> Returns | None:
-        """Return until when the resume covers returns of the fault."""
+        """Return the time until which the resume covers returns of the fault, or None."""
         return None if self.known.until is None else Returns(self.known.until)
 
     def meant(self, episode: Episode) -> bool:
-        """Return whether *episode* is that fault and asks for nothing harder, and the resume says something new of it.
+        """Return whether *episode* is this fault, its action is no harder, and the resume adds to its acknowledgement.
 
-        That is, where it is open, or a word about it is over, or one without a term covers its returns for less long.
+        That is: it is open, its acknowledgement has expired, or one without a term covers its returns for less time.
         """
         return (episode.state is EpisodeState.OPEN or self.adds_to(episode)) and self.known.covers(episode)
 
     def adds_to(self, word: Episode) -> bool:
-        """Return whether the resume covers returns for longer than the *word*, which has no term or whose term is over.
+        """Return whether the resume covers returns for longer than the acknowledgement *word*, termless or expired.
 
-        A term that was given after the resume is the later word, also once it is over.
+        An acknowledgement with a term that was given after the resume counts, also once it has expired.
         """
         end, known = self.known.until, word.covers
         if word.state is not EpisodeState.ACKNOWLEDGED or end is None:
@@ -49,9 +49,9 @@ class Acknowledged(msgspec.Struct, frozen=True):
 def told(
     resumed: Iterable[KnownFault], faults: Iterable[Episode], said: Iterable[Episode], note: str, now: Instant
 ) -> Iterator[Acknowledged]:
-    """Yield what of *resumed* the ledger does not know yet at *now*: of *faults* which count, and of what was *said*.
+    """Yield the faults of *resumed* that the ledger lacks at *now*: the open ones in *faults*, and those in *said*.
 
-    The latter are faults that a person had acknowledged before: that the resume covers their returns is new.
+    The latter were acknowledged before: the ledger lacks that the resume covers their returns.
     """
     entries, open_faults, words = tuple(resumed), tuple(faults), tuple(said)
     yield from (Acknowledged(one.of(fault), note) for one in entries for fault in open_faults if one.covers(fault))
@@ -62,9 +62,10 @@ def told(
 
 
 def said(entries: Iterable[Acknowledged], engine: Engine) -> tuple[Episode, ...]:
-    """Have *engine* acknowledge *entries*, and return what is acknowledged by that, as it stands after all of them.
+    """Have *engine* acknowledge *entries*; return the acknowledged episodes in their state after the last entry.
 
-    Who judges anew does so once for all: a judgement takes up to a tenth of a second, and a resume knows any number.
+    The caller judges anew once for all of them: a judgement takes up to 0.1 s, and a resume covers any number of
+    faults.
     """
     done = [
         engine.acknowledge(entry.known.key, note=entry.note, actor=RESUMER, knew=entry.meant, until=entry.returns)

@@ -1,4 +1,4 @@
-"""What the writer asks of SLURM: a call by its name, so that a model of a large cluster can answer it in its time."""
+"""The writer's calls to SLURM, by name, so that a model of a large cluster can answer them in simulated time."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from nodevet.exporters.slurm.rules import NodeState
 
 
 class Call(msgspec.Struct, frozen=True):
-    """A call to be made: the name of a method of ``Slurm``, and its arguments."""
+    """A call: the name of a method of ``Slurm``, and its arguments."""
 
     name: str
     words: tuple[str, ...] = ()
 
 
 Work = Generator[Call, Any, float]
-"""Yields calls, takes their answers, and returns after how many seconds to look again."""
+"""Yields calls, receives their answers, and returns the time until the next reading (s)."""
 
 
 class Slurm(Protocol):
-    """What the writer needs of SLURM; each call raises SlurmError."""
+    """The calls to SLURM that the writer needs; each raises SlurmError."""
 
     def read(self, name: str) -> NodeState:
         """Return node *name*."""
@@ -33,11 +33,11 @@ class Slurm(Protocol):
         ...
 
     def size(self) -> int:
-        """Return about how many nodes there are."""
+        """Return the approximate number of nodes."""
         ...
 
     def started(self) -> str:
-        """Return when slurmctld was started."""
+        """Return the start time of slurmctld, as SLURM prints it."""
         ...
 
     def drain(self, name: str, reason: str, field: str = "", text: str = "") -> None:
@@ -45,9 +45,9 @@ class Slurm(Protocol):
         ...
 
     def update(self, name: str, reason: str) -> None:
-        """Give a drained node another reason."""
+        """Replace the reason of a drained node."""
         ...
 
     def mark(self, name: str, field: str, text: str) -> None:
-        """Write *text* into *field* of node *name*; ``Comment Extra`` are both."""
+        """Write *text* into *field* of node *name*; ``Comment Extra`` means both fields."""
         ...

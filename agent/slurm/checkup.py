@@ -1,6 +1,6 @@
-"""Whether the scripts of deploy/slurm are safe to install, or work as installed: pure findings over what was read.
+"""Judges whether the scripts of deploy/slurm are safe to install, or work as installed. Pure functions of Facts.
 
-Each item says what it found, with the value, and what to do next. Reading is in survey.py.
+Each item gives the finding, with its value, and the next step. survey.py reads the facts.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ EXECUTED = ("prolog.sh", "epilog.sh", "healthcheck.sh")
 
 WRITABLE_BY_OTHERS = 0o022
 UNSET = ("", "(null)")
-"""What SLURM prints of a setting that has no value."""
+"""SLURM's text for a setting without a value."""
 WITHOUT_END = 65534
-"""What SLURM shows for a time without a limit."""
+"""SLURM's value for a time without a limit."""
 
 BY_RENAMING = "each to another name, then mv: a prolog that cp writes while a job starts drains the node"
-"""The kernel starts no program that is open for writing."""
+"""The kernel does not execute a file that is open for writing."""
 
 PATIENCE_LEFT_SECONDS = 2
-"""SLURM calls a prolog hung so long before MessageTimeout."""
+"""SLURM logs a prolog as hung this long (s) before MessageTimeout."""
 
 
 def items(facts: Facts, *, only_node: bool = False) -> tuple[Item, ...]:
-    """Return every item; those of this node alone where nothing of SLURM's should be asked."""
+    """Return all items; with *only_node*, only those that need no answer from SLURM."""
     found = [_present(facts), _owned(facts), _placed(facts), _rehearsed(facts), *_settings(facts)]
     found += [_runtime(facts), _state(facts), _claims(facts), mapping(facts), _consistent(facts), *_agent(facts)]
     if only_node:
@@ -42,13 +42,13 @@ def items(facts: Facts, *, only_node: bool = False) -> tuple[Item, ...]:
 
 
 def worst(found: tuple[Item, ...]) -> Status:
-    """Return the status of the whole: what is wrong comes first, then what cannot be told."""
+    """Return the worst status: wrong first, then cannot tell."""
     order = tuple(Status)
     return max((item.status for item in found), key=order.index, default=Status.CANNOT_TELL)
 
 
 def modes(facts: Facts) -> tuple[tuple[str, str], ...]:
-    """Return each setting that says how far a hard fault reaches, and what they do together."""
+    """Return each setting that limits the effect of a hard fault, and their combined effect."""
     gate = facts.gate if isinstance(facts.gate, Mapping) else {}
     slurm = facts.settings.slurm
     return (
@@ -75,7 +75,7 @@ def _together(facts: Facts, mode: str) -> str:
 
 
 def _held_back(facts: Facts) -> dict[str, str]:
-    """Return the checks whose hard faults reach less far than the site lets them, each with what its table says."""
+    """Return the checks that are disabled or have a lower mode than the site, each with its setting."""
     site, checks = facts.settings.gate.mode, facts.settings.checks
     lower = {name: entry for name, entry in checks.items() if not entry.enabled or entry.mode.rank < site.rank}
     return {name: f"mode {entry.mode.value}" if entry.enabled else "switched off" for name, entry in lower.items()}
@@ -103,12 +103,12 @@ def _present(facts: Facts) -> Item:
 
 
 def _missing(facts: Facts) -> list[str]:
-    """Return the scripts of which nothing can be told, because they are not there."""
+    """Return the scripts that are missing or not regular files."""
     return [entry.path for entry in facts.scripts if entry.uid is None or entry.trouble]
 
 
 def _placed(facts: Facts) -> Item:
-    """Judge whether a prolog waits for no other machine: SLURM kills one that does, and drains the node."""
+    """Judge whether a prolog depends on a network file system: if that hangs, SLURM kills it and drains the node."""
     says = f"on a network file system: {', '.join(facts.remote)}"
     step = (
         "let Prolog= and Epilog= name copies on each node's own disk, and set gpus= in gate.conf where gres.conf is"
@@ -116,7 +116,7 @@ def _placed(facts: Facts) -> Item:
     )
     if facts.remote:
         return warning("file system", says, step)
-    if isinstance(facts.gate, str):  # also where a script is missing, and where runtime_dir lies is not known then
+    if isinstance(facts.gate, str):  # also where a script is missing: runtime_dir is unknown then
         return cannot_tell("file system", facts.gate)
     return ok("file system", "of this node")
 
@@ -261,7 +261,7 @@ def _consistent(facts: Facts) -> Item:
 
 
 def _agent(facts: Facts) -> Iterator[Item]:
-    """Tell what the agent that runs could not ask or tell SLURM: its unit may not do all that a person's shell does."""
+    """Yield the running agent's problem with SLURM: its unit may restrict it more than a person's shell."""
     running = facts.running
     if (
         running is None
@@ -286,7 +286,7 @@ def _cluster(facts: Facts) -> Iterator[Item]:
         yield cannot_tell("slurm.conf", config, "is slurmctld running, and scontrol on this node?")
         return
     yield _named(facts)
-    if facts.forgotten and facts.settings.slurm.writer != "drain":  # else the agent takes it back
+    if facts.forgotten and facts.settings.slurm.writer != "drain":  # otherwise the agent removes it
         says, _, step = facts.forgotten.partition("type: ")
         yield warning("mark", says.rstrip(), step)
     yield _hook(facts, "Prolog", "prolog.sh")
@@ -301,7 +301,7 @@ def _cluster(facts: Facts) -> Iterator[Item]:
 
 
 def _named(facts: Facts) -> Item:
-    """Judge whether slurmctld knows this node by the name with which the agent asks: else there is never a permit."""
+    """Judge whether slurmctld knows this node by the name that the agent uses: otherwise it never gets a permit."""
     if facts.unknown_node:
         return wrong(
             "node name",
@@ -333,7 +333,7 @@ def _hook(facts: Facts, name: str, script: str) -> Item:
         return warning(f"{name}=", f"not set{waiting}", step)
     if ours not in hook.calls:
         return warning(f"{name}=", f"{hook.named} does not call {ours}", f"merge: {_merged(name, ours)}")
-    # slurmd reads the file of its node. What that includes is not followed.
+    # slurmd reads the slurm.conf of its node. Its includes are not followed.
     if (facts.written and "include" not in facts.written) and (waits is not None or not written):
         says = f"{hook.named}, but slurm.conf of this node says {written or 'none'}, and its slurmd runs that"
         return warning(f"{name}=", says, "copy slurm.conf to this node; scontrol reconfigure")
@@ -342,7 +342,7 @@ def _hook(facts: Facts, name: str, script: str) -> Item:
 
 
 def _periodic(facts: Facts) -> Iterator[Item]:
-    """Judge the health check where one is set: SLURM runs one, takes no pattern, and drains nothing for it."""
+    """Judge HealthCheckProgram= if it is set: SLURM runs one program, takes no pattern, and drains no node for it."""
     hook = facts.hooks.get("HealthCheckProgram", Hook(""))
     if hook.named in UNSET:
         return
@@ -355,7 +355,7 @@ def _periodic(facts: Facts) -> Iterator[Item]:
 
 
 def _merged(name: str, ours: str) -> str:
-    """Return the line with which a script of the site calls *ours*; an epilog keeps its own status."""
+    """Return the line by which a script of the site calls *ours*; an epilog keeps its own exit status."""
     calls = f"[ ! -x {ours} ] || {ours}"
     return f"{calls} || exit 1" if name == "Prolog" else f"trap 'status=$?; {calls}; exit \"$status\"' EXIT"
 
@@ -371,7 +371,7 @@ def _flags(config: Mapping[str, str]) -> Item:
 
 def _held(config: Mapping[str, str]) -> Item:
     words = config.get("SchedulerParameters", "")
-    # As SLURM looks for it, in either case of its letters and anywhere among the words.
+    # SLURM too searches the whole text, in upper or lower case.
     if "nohold_on_prolog_fail" in words.lower():
         return ok("SchedulerParameters=", "has nohold_on_prolog_fail")
     return warning(
@@ -384,8 +384,8 @@ def _held(config: Mapping[str, str]) -> Item:
 def _patience(facts: Facts, config: Mapping[str, str]) -> Iterator[Item]:
     gate = facts.gate if isinstance(facts.gate, Mapping) else {}
     probe, drain = (_seconds(gate.get(name, "")) or 0 for name in ("probe_wait_seconds", "drain_wait_seconds"))
-    needs = probe + drain  # the latter for the permit and the drain together
-    # Releases from 25.05 on show both where a site sets them apart.
+    needs = probe + drain  # drain_wait_seconds covers both the permit and the drain
+    # From 25.05 on, SLURM shows both timeouts if a site sets them separately.
     name = "PrologTimeout" if "PrologTimeout" in config else "PrologEpilogTimeout"
     limit = _seconds(config.get(name, ""))
     own = _own_scripts(facts, config)
@@ -417,7 +417,7 @@ def _patience(facts: Facts, config: Mapping[str, str]) -> Iterator[Item]:
 
 
 def _own_scripts(facts: Facts, config: Mapping[str, str]) -> str:
-    """Return the scripts of the site that have the same time limit as ours, or an empty string."""
+    """Return the site's own scripts that have the same timeout as ours, or an empty string."""
     hooks = ((name, facts.hooks.get(name, Hook("")).named) for name in ("Prolog", "Epilog"))
     named = [path for name, path in hooks if path != f"{facts.folder}/{name.lower()}.sh"]
     of_controller = re.compile(r"(PrologSlurmctld|EpilogSlurmctld)(\[\d+\])?")

@@ -1,4 +1,4 @@
-"""Whether SLURM and the agent mean the same GPUs: pure findings over what was read."""
+"""Judges whether SLURM and the agent refer to the same GPUs. Pure functions of Facts."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from nodevet.exporters.statefile.reader import Absent
 from .facts import Facts, Item, cannot_tell, ok, warning, wrong
 
 RESTARTS = "restart every slurmd, and after it slurmctld: in the reverse order SLURM drains each node"
-"""Where GPUs are new to SLURM: slurmctld drains a node whose slurmd does not report those that it expects."""
+"""For GPUs that are new to SLURM: slurmctld drains a node whose slurmd does not report the expected ones."""
 
 
 def mapping(facts: Facts) -> Item:
-    """Judge whether each GPU of SLURM's leads to one accelerator of the agent's."""
+    """Judge whether each GPU in SLURM maps to one accelerator of the agent."""
     if isinstance(facts.state, Absent):
         return cannot_tell("gres mapping", "no state file to compare", "start the agent")
     found = [device for device in facts.state.devices if device.kind == "accelerator"]
@@ -29,7 +29,7 @@ def mapping(facts: Facts) -> Item:
         step = "set the mapping with gpus= in gate.conf, or gpus=all if this is intended (docs/reference/slurm-gate.md)"
         return warning("gres mapping", says, step)
     order = facts.gres[0][0]
-    if order == "pci":  # what has no address there, such as a board that is lent, SLURM does not find
+    if order == "pci":  # SLURM does not find a board without an address, such as one lent to a guest
         found = [device for device in found if device.pci is not None]
     numbers = [int(numbers) for _, numbers in facts.gres][: len(found) if order == "pci" else None]
     known = [place if order == "pci" else device.minor for place, device in enumerate(found)]
@@ -52,7 +52,7 @@ def mapping(facts: Facts) -> Item:
 
 
 def _by(facts: Facts) -> str:
-    """Return by which gres.conf that is; empty where gate.conf says it."""
+    """Return the gres.conf of the mapping, in words; empty if gate.conf sets the mapping."""
     is_asked = isinstance(facts.gate, Mapping) and facts.gate.get("gpus", "auto") == "auto"
     return f", by {facts.gres_path}" if is_asked else ""
 

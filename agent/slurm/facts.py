@@ -1,4 +1,4 @@
-"""What a look at the installation for SLURM reads, and how one of its items stands."""
+"""The facts that `nodevet slurm check` reads, and the items of its result."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EXECUTABLE = 0o100
 
 
 class Status(StrEnum):
-    """How an item stands."""
+    """The status of an item."""
 
     OK = "ok"
     WARNING = "warning"
@@ -27,7 +27,7 @@ class Status(StrEnum):
 
 
 class Item(msgspec.Struct, frozen=True):
-    """One thing that was looked at: on this ``node`` or in the ``cluster``, how it stands, and what to do about it."""
+    """One item of the check: on this ``node`` or in the ``cluster``, with status, finding and next step."""
 
     name: str
     area: str
@@ -37,29 +37,29 @@ class Item(msgspec.Struct, frozen=True):
 
 
 def ok(name: str, says: str) -> Item:
-    """Return an item with which all is well."""
+    """Return an item without a problem."""
     return Item(name, NODE, Status.OK, says)
 
 
 def warning(name: str, says: str, next_step: str) -> Item:
-    """Return an item that may be meant so."""
+    """Return an item that may be intended."""
     return Item(name, NODE, Status.WARNING, says, next_step)
 
 
 def cannot_tell(name: str, says: str, next_step: str = "") -> Item:
-    """Return an item of which nothing is known."""
+    """Return an item whose status is unknown."""
     return Item(name, NODE, Status.CANNOT_TELL, says, next_step)
 
 
 def wrong(name: str, says: str, next_step: str) -> Item:
-    """Return an item that keeps the scripts from their work."""
+    """Return an item that stops the scripts from working."""
     return Item(name, NODE, Status.WRONG, says, next_step)
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """A file or folder: owner, permission bits, what is wrong with its kind. ``uid`` is None where it is not there.
+    """A file or folder: owner, permission bits, and a fault in its kind. ``uid`` is None if it does not exist.
 
-    ``unstartable`` says why the kernel starts no such program, as far as its beginning tells.
+    ``unstartable`` says why the kernel cannot execute it, judged by the start of the file.
     """
 
     path: str
@@ -70,17 +70,17 @@ class Entry(msgspec.Struct, frozen=True):
 
     @property
     def not_run(self) -> str:
-        """Return the path with why SLURM cannot execute it, or an empty string."""
+        """Return the path and why SLURM cannot execute it; empty if it can."""
         if not self.mode & EXECUTABLE or self.trouble:
             return self.path
         return f"{self.path} ({self.unstartable})" if self.unstartable else ""
 
 
 class Hook(msgspec.Struct, frozen=True):
-    """A script that SLURM runs: what is named, the files on this node that this means, and which of ours they call.
+    """A script that SLURM runs: its name in the configuration, its files on this node, and our scripts that they call.
 
-    ``missing`` are the names for which there is no file; ``misread`` says what to write instead of one of these that
-    SLURM does not take as it is meant.
+    ``missing`` are the names without a file; ``misread`` is the correction of a name that SLURM does not read as
+    intended.
     """
 
     named: str
@@ -91,7 +91,7 @@ class Hook(msgspec.Struct, frozen=True):
 
     @property
     def lacks(self) -> str:
-        """Return why SLURM cannot run all of it here, or an empty string."""
+        """Return why SLURM cannot run all of it here; empty if it can."""
         not_run = [entry.not_run for entry in self.files if entry.not_run]
         if not_run:
             return f"cannot be executed here: {', '.join(not_run)}"
@@ -102,7 +102,7 @@ class Hook(msgspec.Struct, frozen=True):
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """All that was read. A text in the place of values says why they could not be had."""
+    """All facts that were read. A text in place of values says why these are missing."""
 
     node: str
     folder: str
@@ -126,13 +126,13 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     gres_of_node: str | None
     hooks: Mapping[str, Hook]
     awaiting: Mapping[str, Hook] = {}
-    """What slurm.conf names and SLURM has not loaded."""
+    """The scripts that slurm.conf names and SLURM has not loaded."""
     admin_level: str | None
     machine: str = ""
-    """What SLURM calls this machine, where that is another node than ``node``."""
+    """SLURM's node name of this machine, if it differs from ``node``."""
     forgotten: str = ""
-    """What to type where a mark of nodevet stands at a node in service."""
+    """The command to type if a mark of nodevet is left at a node in service."""
     remote: tuple[str, ...] = ()
-    """What a prolog reads from a network file system."""
+    """The folders that a prolog reads from a network file system."""
     running: Running | str | None = None
-    """The modes that the agent has loaded, why it does not tell them, or None where none runs."""
+    """The modes that the agent has loaded; a text says why they are unknown; None if no agent runs."""

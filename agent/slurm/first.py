@@ -1,4 +1,4 @@
-"""How the writer to SLURM stands before SLURM was asked for the first time."""
+"""The status of the SLURM writer before its first query."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ LOCAL = 'slurm.permit is "local"'
 
 
 def first_status(settings: SlurmSettings, node: str, memory: WriterMemory, boot_id: str) -> WriterStatus:
-    """Return how the writer for *node* stands before SLURM was asked: as it was seen last in this boot."""
-    # So that a job that comes to a drained node has it looked at.
+    """Return the status of the writer for *node* before its first query: as last seen in this boot."""
+    # A job that comes to a drained node then causes a reading.
     seen_drained = memory.drained is not None and memory.sight is not None and memory.sight.boot_id == boot_id
     return WriterStatus(
         writer=settings.writer,
@@ -24,7 +24,7 @@ def first_status(settings: SlurmSettings, node: str, memory: WriterMemory, boot_
 
 
 def _first_permit(settings: SlurmSettings, node: str, memory: WriterMemory, boot_id: str) -> Permit:
-    """Return the permit before SLURM was asked: one that was given holds over restarts of the agent."""
+    """Return the permit before the first query: a permit outlives restarts of the agent."""
     if settings.permit == "local":
         return Permit(True, LOCAL)
     if settings.writer != "drain":

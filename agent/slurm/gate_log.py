@@ -1,7 +1,7 @@
-"""Counts what the prologs decided, from the log that they append to.
+"""Counts the decisions of the prologs from gate.log, to which they append.
 
-A line is counted once, over restarts too: how far the log was read is remembered together with the counts. A log that
-has grown long is moved aside, read to its end there, and replaced by the next that is moved.
+Each line is counted once, also across restarts: the position in the log is remembered with the counts. A long log is
+renamed, read to its end, and replaced at the next renaming.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ DECISIONS = (
     "probing_open",
     "probing_closed",
 )
-"""What a prolog may decide; docs/reference/slurm-gate.md says what each means."""
+"""The possible decisions of a prolog; docs/reference/slurm-gate.md describes each."""
 
 UNREADABLE = "unreadable"
-"""Counts lines that are none of the above: of another version, or cut by a full disk."""
+"""Counts lines with none of these decisions: from another version, or truncated by a full disk."""
 
 ASIDE_BYTES = 1 << 20
 READ_BYTES = 1 << 18
 
 
 _Look = tuple[int, int, int] | None
-"""Inode, size and time of the last change of a file that was not opened; None where it is not there."""
+"""Inode, size and modification time (ns) of a file that was not opened; None if it does not exist."""
 
 
 class _Place(msgspec.Struct, frozen=True):
-    """How far which file was read, and what was counted up to there."""
+    """The inode of the log, the offset (bytes) up to which it was read, and the counts up to there."""
 
     inode: int = 0
     offset: int = 0
@@ -58,7 +58,7 @@ class _Place(msgspec.Struct, frozen=True):
 
 
 class GateLog(Service):
-    """Reads what was appended before each judgement."""
+    """Reads the new lines of the log before each judgement."""
 
     name = "gate_log"
 
@@ -70,9 +70,9 @@ class GateLog(Service):
         log: Callable[[str], None] = lambda _line: None,
         moves: bool = True,
     ) -> None:
-        """Go on from *memory*, the ``memory`` of an earlier one; *log* takes each decision that did not just open.
+        """Continue from *memory*, the ``memory`` of an earlier process; *log* takes each decision other than ``open``.
 
-        One alone of those who read a log *moves* it aside.
+        Of several readers of a log, only one *moves* it aside.
         """
         self._moves = moves
         self._path = runtime_directory / GATE_LOG_NAME
@@ -87,55 +87,55 @@ class GateLog(Service):
 
     @property
     def counts(self) -> dict[str, int]:
-        """Return how often each was decided; every decision is there from the start."""
+        """Return the count of each decision; every decision is present from the start."""
         return {name: self._counts.get(name, 0) for name in (*DECISIONS, UNREADABLE)}
 
     def describe(self, info: AgentInfo) -> AgentInfo:
-        """Tell how often each was decided."""
+        """Add the count of each decision to *info*."""
         return msgspec.structs.replace(info, gate_decisions=self.counts)
 
     @property
     def memory(self) -> bytes:
-        """Return what the next process needs to count on."""
+        """Return the state with which the next process continues."""
         return msgspec.msgpack.encode(_Place(self._place.inode, self._place.offset, self._counts))
 
     def before_judging(self) -> None:
-        """Count what was appended, and move a long log aside. A log that did not change is not opened."""
-        # Looked at before it is read: what is appended meanwhile is another change.
+        """Count the new lines, and rename a long log. An unchanged log is not opened."""
+        # Taken before the reading: a line appended meanwhile is then a new change.
         looks = _look(self._aside), _look(self._path)
         if looks == self._seen:
             return
         self._seen = None
-        # One that was moved aside may have got a last line from a prolog that had it open.
+        # A prolog that had the log open may have appended a line after the renaming.
         inode, offset = self._place.inode, self._place.offset
         aside = self._read(self._aside, inode, offset)
         present = self._read(self._path, inode, offset)
         self._place = _Place(*(present or aside or (inode, offset)))
-        if (present is None) == (looks[1] is None):  # else it could not be opened this time
+        if (present is None) == (looks[1] is None):  # otherwise it could not be opened this time
             self._seen = looks
         if self._moves and present is not None and self._place.offset >= ASIDE_BYTES:
-            with suppress(OSError):  # where that cannot be it is read on where it lies
+            with suppress(OSError):  # a log that cannot be renamed is read on in place
                 self._path.rename(self._aside)
 
     def _read(self, path: Path, inode: int, offset: int) -> tuple[int, int] | None:
-        """Count the lines of *path*; return inode and end of what was read, None where it is not there to be read."""
+        """Count the lines of *path*; return its inode and the end of the reading, or None if it cannot be read."""
         try:
             with opened(path) as (descriptor, status):
                 known = status.st_ino == inode
                 if not stat.S_ISREG(status.st_mode) or (path == self._aside and not known):
-                    return None  # what lies aside was read to its end before
-                # A shorter one was emptied by somebody: it begins anew.
+                    return None  # the renamed log was read to its end before
+                # A log that became shorter was truncated: it is read from the start.
                 start = offset if known and offset <= status.st_size else 0
                 return status.st_ino, self._count(descriptor, start)
         except OSError:
             return None
 
     def _count(self, descriptor: int, offset: int) -> int:
-        """Count whole lines from *offset* on and return where the next one begins."""
+        """Count whole lines from *offset* on; return the offset of the next line."""
         while block := os.pread(descriptor, READ_BYTES, offset):
             end = block.rfind(b"\n") + 1
             if not end:
-                # Longer than any line of ours: noise, which is passed over.
+                # No line of nodevet is that long: it is skipped.
                 return offset + len(block) if len(block) == READ_BYTES else offset
             for line in block[: end - 1].split(b"\n"):
                 self._take(line.decode("utf-8", "replace"))
@@ -152,7 +152,7 @@ class GateLog(Service):
 
 
 def _look(path: Path) -> _Look:
-    """Return what changes with every line that is appended to *path*: no file is opened for it."""
+    """Return a state that changes with every line appended to *path*, without opening it."""
     try:
         status = path.lstat()
     except OSError:
@@ -161,15 +161,15 @@ def _look(path: Path) -> _Look:
 
 
 class Closings:
-    """Tells whether a prolog has closed the gate since the last question: SLURM drains the node for each."""
+    """Detects that a prolog has closed the gate since the last call: SLURM drains the node each time."""
 
     def __init__(self, runtime_directory: Path) -> None:
-        """Begin with what the log has now."""
+        """Start with the present counts of the log."""
         self._log = GateLog(runtime_directory, moves=False)
         self._known = self._count()
 
     def take(self) -> bool:
-        """Return whether there is another one, once."""
+        """Return whether a prolog has closed the gate since the last call."""
         before, self._known = self._known, self._count()
         return self._known > before
 

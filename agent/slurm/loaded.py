@@ -1,4 +1,4 @@
-"""The modes that the agent has loaded: nodevet.toml may say others since, and a reload does not take up all of it."""
+"""The modes that the agent has loaded: nodevet.toml may have changed since, and a reload does not apply all of it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from nodevet.exporters.documents.types import StatusDocument
 from .first import LOCAL
 
 TROUBLE = "slurm: "
-"""With this the agent begins what it could not ask or tell SLURM."""
+"""Prefix of the agent's notice about a problem with SLURM."""
 
 
 class Running(msgspec.Struct, frozen=True):
-    """How far a hard fault reaches in the agent that runs, and what it says of its configuration and of SLURM."""
+    """The modes of the running agent, and its messages about its configuration and about SLURM."""
 
     mode: str
     writer: str
@@ -23,7 +23,7 @@ class Running(msgspec.Struct, frozen=True):
     trouble: str = ""
 
     def others(self, settings: Configuration) -> str:
-        """Return what of this the *settings* of the file say otherwise, or an empty string."""
+        """Return the differences to the file's *settings*, and the configuration message; empty if there are none."""
         slurm = settings.slurm
         pairs = (
             ("[gate] mode", self.mode, settings.gate.mode.value),
@@ -37,7 +37,7 @@ class Running(msgspec.Struct, frozen=True):
 
 
 def running_of(document: StatusDocument) -> Running:
-    """Return the modes that the agent told in *document*."""
+    """Return the modes that the agent reports in *document*."""
     agent, gate = document.agent, document.gate
     is_due = not agent.configuration_accepted or "[slurm]" in agent.configuration_message
     return Running(

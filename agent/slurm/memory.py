@@ -1,6 +1,6 @@
-"""What the writer to SLURM must not forget: in the store, and in the runtime directory for the case that it is lost.
+"""The memory of the SLURM writer: in the store, and in the runtime directory in case the store is lost.
 
-Forgetting that a person resumed the node would mean to drain it against them.
+If a person's resume were forgotten, the agent would drain the node against that person.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LARGEST_BYTES = 16 << 20
 
 
 class Kept(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The memory, the boot that it was written in, and which of that boot's memories it is: the later counts."""
+    """The memory, the boot in which it was written, and its edition within that boot: the later one counts."""
 
     boot_id: str
     memory: WriterMemory
@@ -29,18 +29,18 @@ class Kept(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     schema: str = "nodevet.slurm-memory/1"
 
     def followed_by(self, memory: WriterMemory, boot_id: str) -> Kept:
-        """Return what is to be kept once *memory* is what is known in the boot *boot_id*."""
+        """Return *memory* of boot *boot_id* to be kept, as a new edition if it differs."""
         return Kept(boot_id, memory, self.edition + (memory != self.memory))
 
 
 def clears_until(memory: WriterMemory, boot_id: str) -> float:
-    """Return until when in the boot *boot_id* a withdrawal of a mark that was remembered may still take effect."""
+    """Return the CLOCK_BOOTTIME (s) until which a remembered removal of a mark may take effect in *boot_id*, or 0."""
     clears = memory.clears
     return clears.boottime_ns / 1e9 if clears is not None and clears.boot_id == boot_id else 0.0
 
 
 def pack(kept: Kept) -> bytes:
-    """Return *kept* as the store has it."""
+    """Return *kept* encoded for the store."""
     return msgspec.msgpack.encode(kept)
 
 
@@ -50,9 +50,9 @@ def save_memory(path: Path, kept: Kept) -> None:
 
 
 def end_permit(path: Path, stored: bytes | None, boot_id: str) -> None:
-    """Forget a permit of the cluster, for an agent that takes none: it does not see when the permit ends.
+    """Forget a permit of the cluster, for an agent that requests none: it does not see the end of the permit.
 
-    The next agent that takes one asks anew. A file that cannot be written stays as it is.
+    The next agent that requests permits asks for a new one. A file that cannot be written stays unchanged.
     """
     kept = load_memory(path, stored, boot_id)
     if kept.memory.permit:
@@ -61,16 +61,16 @@ def end_permit(path: Path, stored: bytes | None, boot_id: str) -> None:
 
 
 def load_memory(path: Path, stored: bytes | None, boot_id: str) -> Kept:
-    """Return the memory of the file at *path* where it is of this boot, else that of the store, else an empty one.
+    """Return the memory of the file at *path* if it is of this boot, else that of the store, else an empty one.
 
-    Where the store has a later one of this boot it counts: then the file could not be written. What cannot be
-    understood is absent: then the reason that stands at the node is all that is known.
+    The store counts if it has a later edition of this boot: the file could not be written then. Memory that cannot be
+    decoded is absent; only the reason at the node is known then.
     """
     in_store, in_file = _stored(stored), _in_file(path)
     if in_file is None or in_file.boot_id != boot_id:
         if in_store is None or in_store.boot_id == boot_id:
             return in_store or Kept(boot_id, WriterMemory())
-        # The store may have come with an image of a node of a smaller cluster: all would ask SLURM at one moment.
+        # The store may be from an image of a node of a smaller cluster: all nodes would query SLURM at once.
         return msgspec.structs.replace(in_store, memory=msgspec.structs.replace(in_store.memory, nodes=0))
     is_later = in_store is not None and in_store.boot_id == boot_id and in_store.edition > in_file.edition
     return in_store if in_store is not None and is_later else in_file
@@ -89,5 +89,5 @@ def _stored(stored: bytes | None) -> Kept | None:
     with suppress(msgspec.MsgspecError):
         return recalled(stored, Kept)[0]
     with suppress(msgspec.MsgspecError):
-        return Kept("", recalled(stored, WriterMemory)[0])  # of an agent before there were editions
+        return Kept("", recalled(stored, WriterMemory)[0])  # from an agent before there were editions
     return None

@@ -1,7 +1,7 @@
-"""The thread that acts outside: it receives immutable snapshots, lets the writer make its passes, and tells the loop.
+"""The thread that writes to SLURM: it takes immutable snapshots, runs the writer's passes, and notifies the main loop.
 
-Only the latest snapshot matters. A scontrol that hangs holds up this thread and nothing else; what a pass found comes
-back through a pipe that the main loop's selector watches, because only that loop changes what is known.
+Only the newest snapshot counts. A scontrol that hangs blocks only this thread. The results of a pass reach the main
+loop through a pipe in its selector, because only that loop changes the agent's state.
 """
 
 from __future__ import annotations
@@ -36,28 +36,28 @@ from .memory import MEMORY_NAME, Kept, load_memory, pack, save_memory
 from .writer import Pass, Writer
 
 AFTER_BUG_SECONDS = 5.0
-"""How long to wait after an error of our own before SLURM is looked at again."""
+"""Wait (s) after an internal error before SLURM is read again."""
 
 GATE_SECONDS = 0.2
-"""How often claims are looked at while the node is drained, as far as is known: a prolog waits there for an answer."""
+"""Interval (s) of checks for claims while the node is drained, as far as is known: a prolog waits for the answer."""
 
 CLOSINGS_SECONDS = 1.0
-"""How often it is looked whether gate.log has grown, while the gate may close: nobody waits for that."""
+"""Interval (s) of checks whether gate.log has grown, while the gate may close: nobody waits for the result."""
 
 DRAINS_SECONDS = 10.0
-"""So long after a prolog closed the gate the drain by SLURM is looked for: a resume counts once that was seen."""
+"""Time (s) after a closed gate in which SLURM's drain is looked for: a resume counts only after the drain was seen."""
 
 DRAINED_YET_SECONDS = 1.0
-"""Between two looks for it."""
+"""Interval (s) of the readings during that time."""
 
 NAMELESS = "the name of the agent's user is asked for (getpwuid), and until it is known SLURM is not read"
 
 STILL_DRAINED = "drained"
-"""What a prolog finds in its claim where its job was allocated before the drain."""
+"""The answer in the claim of a waiting prolog if its job was allocated before the drain."""
 
 
 class Reactor(Service):
-    """Runs the writer to SLURM; ``told`` is called by the main loop when there is something to take."""
+    """Runs the SLURM writer. The main loop calls ``told`` when there are results to take."""
 
     name = "slurm"
 
@@ -72,7 +72,7 @@ class Reactor(Service):
         boot_id: str,
         told: Callable[[], None],
     ) -> None:
-        """Start the thread for *node*; it does nothing before the first snapshot. *memory* is what the store kept."""
+        """Start the thread for *node*; it is idle until the first snapshot. *memory* is from the store."""
         self._selector = selector
         self._told = told
         self._settings = settings
@@ -115,7 +115,7 @@ class Reactor(Service):
 
     @property
     def status(self) -> WriterStatus:
-        """Return how the writer is doing."""
+        """Return the status of the writer."""
         with self._condition:
             if not self._thread.is_alive() and not self._closing:
                 ended = "the writer to SLURM ended: restart the agent and report this"
@@ -123,25 +123,25 @@ class Reactor(Service):
             return self._status
 
     def describe(self, info: AgentInfo) -> AgentInfo:
-        """Tell how the writer is doing."""
+        """Add the status of the writer to *info*."""
         status = self.status
         return msgspec.structs.replace(info, slurm=status, permit=status.permit)
 
     @property
     def trouble(self) -> str:
-        """Return what is wrong, in one line; empty while all is well."""
+        """Return the present problems in one line; empty if there are none."""
         status = self.status
         found = "; ".join(filter(None, (status.trouble or self._trouble, status.returned)))
         return f"slurm: {found}" if found else ""
 
     @property
     def memory(self) -> bytes:
-        """Return what the store must keep."""
+        """Return the memory for the store."""
         with self._condition:
             return pack(self._kept)
 
     def judged(self, snapshot: Snapshot) -> None:
-        """Have the writer look at *snapshot* soon. A simulated node is never told of to anybody."""
+        """Have the writer process *snapshot* soon. A simulated snapshot never reaches SLURM."""
         if snapshot.simulated:
             return
         with self._condition:
@@ -149,20 +149,20 @@ class Reactor(Service):
             self._condition.notify()
 
     def take(self) -> tuple[Acknowledged, ...]:
-        """Return what a person acknowledged by resuming the node, once."""
+        """Return the faults that a person acknowledged by resuming the node, once."""
         with self._condition:
             taken, self._acknowledged = self._acknowledged, ()
             return taken
 
     def stop(self) -> None:
-        """Begin to end: no new call of scontrol, and the one that runs is given up."""
+        """Begin to stop: scontrol is not started again, and a running one is aborted."""
         self._scontrol.give_up()
         with self._condition:
             self._closing = True
             self._condition.notify()
 
     def close(self, timeout_seconds: float = 1.0) -> bool:
-        """End; False where that took longer than *timeout_seconds*."""
+        """Stop; return False if that takes longer than *timeout_seconds*."""
         self.stop()
         self._thread.join(timeout_seconds)
         if self._thread.is_alive():
@@ -185,7 +185,7 @@ class Reactor(Service):
                     self._condition.wait_for(lambda: self._closing, AFTER_BUG_SECONDS)
 
     def _turn(self) -> bool:
-        """Wait until it is time and look at the newest snapshot; return whether this was the last time."""
+        """Wait until a pass is due and run it for the newest snapshot; return whether the thread ends."""
         with self._condition:
             while not self._closing and not self._is_due():
                 self._condition.wait(self._patience())
@@ -198,7 +198,7 @@ class Reactor(Service):
         return False
 
     def _take_name(self) -> None:
-        """Have the writer know its own name; a directory service that does not answer holds up this thread alone."""
+        """Set the writer's user name; a directory service that does not answer blocks only this thread."""
         with self._condition:
             before, self._trouble = self._trouble, NAMELESS
         self._writer.user = _user()
@@ -206,18 +206,18 @@ class Reactor(Service):
             self._has_name, self._trouble = True, before
 
     def _pass(self, snapshot: Snapshot) -> None:
-        """Have the writer look at *snapshot*, and keep what it found."""
+        """Run a pass for *snapshot* and keep its results."""
         jobs, waiting = self._jobs(), self._claims.waiting()
         comes = self._status.drained and bool(waiting or jobs - self._met)
         done = self._writer.step(snapshot, hurries=comes or time.monotonic() < self._drains_until)
         self._keep(snapshot, done)
         if done.status.drained and not done.status.trouble:
-            # They were there before SLURM was asked, and it says that nobody resumed the node.
+            # These prologs waited before SLURM was read, and SLURM still shows the drain: nobody resumed the node.
             self._claims.answer(waiting, STILL_DRAINED)
         self._met = jobs
 
     def _is_due(self) -> bool:
-        """Return whether there is a snapshot to look at: because its faults are others, or because it is time."""
+        """Return whether a pass is due: at its time, after a change of faults, or because of a job or a closed gate."""
         if self._snapshot is None or not self._snapshot.agent.ready:
             return False
         if self._faults(self._snapshot) != self._seen or time.monotonic() >= self._due_at:
@@ -228,11 +228,11 @@ class Reactor(Service):
 
     @property
     def _follows_up(self) -> bool:
-        """Return whether a resume says something: a job claims all of its nodes at one moment, most are healthy."""
+        """Return whether a resume would have a meaning: a job claims all of its nodes at once, and most are healthy."""
         return bool(self._seen) or self._kept.memory.drained is not None
 
     def _was_closed(self) -> bool:
-        """Return whether a prolog has closed the gate since the last look: SLURM drains the node now."""
+        """Return whether a prolog has closed the gate since the last pass, and a reading is due for the drain."""
         if not self._closings.take():
             return False
         now, wait = time.monotonic(), self._writer.behind_gate()
@@ -241,18 +241,18 @@ class Reactor(Service):
         return now >= self._due_at
 
     def _has_new_job(self) -> bool:
-        """Return whether a job claims this node that did not at the last look, or that was gone since."""
+        """Return whether a job claims this node that did not claim it at the last pass, or that has ended since."""
         jobs = self._jobs()
         self._met &= jobs
         return bool(jobs - self._met)
 
     def _jobs(self) -> frozenset[tuple[str, bool]]:
-        """Return the jobs that claim this node, and whether their prologs wait."""
+        """Return the jobs that claim this node, each with whether its prolog waits."""
         waiting = self._claims.waiting()
         return frozenset((name, name in waiting) for name in self._claims.names())
 
     def _must_watch(self) -> bool:
-        """Return whether a job that comes means something: that somebody resumed the node, or that SLURM drains it."""
+        """Return whether a new job matters: it may show that somebody resumed the node, or make SLURM drain it."""
         return self._status.drained or (self._status.permit.held and bool(self._seen))
 
     def _patience(self) -> float | None:
@@ -270,7 +270,7 @@ class Reactor(Service):
     def _keep(self, snapshot: Snapshot, done: Pass) -> None:
         trouble = ""
         kept = self._kept.followed_by(done.memory, self._boot_id)
-        if kept != self._saved:  # also where it could not be written before: an old file may outlive a person's word
+        if kept != self._saved:  # also after a failed write: an old file may outlive an acknowledgement
             try:
                 save_memory(self._file, kept)
                 self._saved = kept
@@ -278,7 +278,7 @@ class Reactor(Service):
                 trouble = str(error)
         status = done.status
         if trouble and status.permit.held and self._settings.permit == "cluster":
-            # What is shown is kept: a permit that a restart would lose closes no gate.
+            # Only a permit that is kept is shown: one that a restart would lose closes no gate.
             status = msgspec.structs.replace(status, permit=Permit(why=f"it cannot be kept: {trouble}"))
         with self._condition:
             before, self._status = self._status, status
@@ -291,7 +291,7 @@ class Reactor(Service):
                 self._wake()
 
     def _again_seconds(self, done: Pass) -> float:
-        """Return when to look again: soon where SLURM is about to drain the node, so that a resume at once counts."""
+        """Return the time until the next pass (s): short while SLURM is about to drain, to see an early resume."""
         drains = not done.status.drained and time.monotonic() < self._drains_until
         soon = DRAINED_YET_SECONDS + self._writer.behind_gate()
         return min(done.again_seconds, soon) if drains else done.again_seconds
@@ -300,7 +300,7 @@ class Reactor(Service):
         try:
             os.write(self._sender, b"!")
         except BlockingIOError:
-            return  # the loop has not taken what was told before
+            return  # the loop has not read the earlier notification yet
 
     def _ready(self, _mask: int) -> None:
         os.read(self._receiver, 4096)
@@ -308,9 +308,9 @@ class Reactor(Service):
 
 
 def _user() -> str | None:
-    """Return the name that SLURM puts at what this process writes, or None where it has none.
+    """Return the user name with which SLURM signs the writes of this process, or None if the user has no name.
 
-    SLURM asks nobody for root's, and neither may this: a directory service may take minutes to answer.
+    SLURM does not look up root's name, and neither may this: a directory service may take minutes to answer.
     """
     uid = os.geteuid()
     if not uid:

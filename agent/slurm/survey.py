@@ -1,7 +1,7 @@
-"""Reads what a look at the installation for SLURM needs: scripts, settings, the state file, and what SLURM says.
+"""Reads the facts for `nodevet slurm check`: scripts, settings, the state file, and SLURM's answers.
 
-The installed scripts are run only where nobody but root and the agent's user could have written them: a rehearsal with
-copies in a folder of its own, and their own reading of gate.conf and gres.conf, so that no second reader can differ.
+The installed scripts run only if nobody except root and the agent's user can have written them: a rehearsal with copies
+in a temporary folder, and their own parsing of gate.conf and gres.conf, so that no second parser can differ.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from .loaded import Running
 PERIODIC = "HealthCheckProgram"
 HOOKS = {"Prolog": "prolog.sh", "Epilog": "epilog.sh", PERIODIC: "healthcheck.sh"}
 BESIDE_CONF, SEVERAL = (23, 11), (24, 5)
-"""The releases of SLURM from which on a name may lack its folder, and a script may stand on several lines."""
+"""First releases of SLURM (year, month) that accept a script's name without a folder, and several lines of one hook."""
 
 SHELL = "/bin/sh"
 LIMIT_SECONDS = 10.0
 MOST_BYTES = 1 << 20
 MOST_GPUS = 64
 MOST_LINKS = 40
-"""As many the kernel follows in one path."""
+"""Maximum number of links in one path, as in the kernel."""
 
 SETTINGS = """
 . "$1/gate.sh"
@@ -76,7 +76,7 @@ CASES = (
     ("failed", "word-of-another-release", 0, "no_verdict_open"),
     ("unknown", "soft", 0, "no_verdict_open"),
 )
-"""What a copy of the scripts must decide: verdict, what it rests on, exit code and decision."""
+"""Cases of the rehearsal: verdict, reach, and the exit code and decision that a copy of the scripts must give."""
 
 
 def survey(
@@ -87,12 +87,10 @@ def survey(
     only_node: bool = False,
     running: Running | str | None = None,
 ) -> Facts:
-    """Return what is there: the scripts in *folder*, the agent of *settings*, and, unless *only_node*, SLURM's answers.
+    """Return the facts about the scripts in *folder*, the agent of *settings*, and, unless *only_node*, SLURM.
 
-    *running* is what the agent has loaded.
-
-    SLURM's files are those of the settings, else of *environment*, as slurmd hands it on, else those that SLURM itself
-    names, else where they usually lie.
+    *running* is the configuration that the agent has loaded. The paths of SLURM's files come from the settings, else
+    from *environment* as slurmd passes it on, else from SLURM itself, else they are the usual ones.
     """
     folder = folder.absolute()
     node = settings.slurm.node_name or settings.agent.node_name
@@ -101,11 +99,11 @@ def survey(
     parents = _parents(folder, gate_conf)
     state_path = Path(settings.agent.runtime_dir) / "state"
     state_uid = _entry(state_path).uid
-    # How old the state is counts now: SLURM may answer so slowly that a good one expires behind it.
+    # The state's age counts from now: SLURM may answer so slowly that a fresh state expires meanwhile.
     now = uptime_seconds()
     state = read_state(str(state_path), boot_id=boot_id(), uptime_seconds=now, owner_uid=_number(state_uid))
     doubt = _doubt((*scripts, *parents), {0, _number(state_uid)})
-    # As the agent asks: it sees nothing of the environment of the person who looks.
+    # Like the agent, without the environment of the person who runs the check.
     asked = None if only_node else Scontrol(settings.slurm.scontrol, configuration=settings.slurm.conf)
     config = "not queried" if asked is None else _config(asked)
     if asked is not None and isinstance(config, str) and environment.get("SLURM_CONF") and not settings.slurm.conf:
@@ -150,9 +148,9 @@ def _number(uid: int | None) -> int:
 
 
 def _slurm_conf(settings: Configuration, environment: Mapping[str, str], config: Mapping[str, str] | str) -> Path:
-    """Return the slurm.conf of this node: SLURM of a build of its own has it elsewhere than the packages have.
+    """Return the slurm.conf of this node: a site's own build of SLURM has it elsewhere than the packages.
 
-    *config* names that of slurmctld, which need not lie here. In /run it lies only where slurmd fetches it.
+    *config* names the file of slurmctld, which may not exist on this node. /run has one only if slurmd fetches it.
     """
     named = config.get("SLURM_CONF", "") if isinstance(config, Mapping) else ""
     usual = ("/run/slurm/conf/slurm.conf", named, "/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf")
@@ -162,7 +160,7 @@ def _slurm_conf(settings: Configuration, environment: Mapping[str, str], config:
 
 
 def _entry(path: Path, *, folder: bool = False) -> Entry:
-    """Return who owns *path*; a script may be a link, a folder of claims may not."""
+    """Return owner, mode and faults of *path*, a script or, with *folder*, a folder. Links are followed."""
     try:
         status = path.stat()
     except OSError as error:
@@ -174,9 +172,9 @@ def _entry(path: Path, *, folder: bool = False) -> Entry:
 
 
 def _parents(folder: Path, gate_conf: Path) -> tuple[Entry, ...]:
-    """Return every folder on the way to the scripts in *folder* and to *gate_conf*, this one first.
+    """Return every folder on the path to the scripts in *folder* and to *gate_conf*, *folder* first.
 
-    Those in which a link lies are on it too: who may write there leads elsewhere.
+    It includes the folders of links on the path: write access there can redirect the link.
     """
     ways = (_way(path) for path in (*(folder / name for name in SCRIPTS), gate_conf))
     found = dict.fromkeys([folder, *(parent for way in ways for parent in way)])
@@ -184,7 +182,7 @@ def _parents(folder: Path, gate_conf: Path) -> tuple[Entry, ...]:
 
 
 def _way(path: Path) -> list[Path]:
-    """Return the folders that are passed where *path* is opened, link by link; one that leads nowhere ends it."""
+    """Return the folders on the way when *path* is opened, link by link; a broken link ends the list."""
     found: list[Path] = []
     for _ in range(MOST_LINKS):
         link = next((part for part in reversed((path, *path.parents)) if _is_link(part)), None)
@@ -193,15 +191,15 @@ def _way(path: Path) -> list[Path]:
             break
         try:
             target = link.readlink()
-        except OSError:  # it was removed meanwhile, or nobody but root may read it
+        except OSError:  # removed meanwhile, or readable by root only
             break
-        # All above a first link are folders, so that .. in its text means what it says.
+        # Everything above the first link is a folder, so that .. in its text needs no link to be resolved.
         path = Path(os.path.normpath(link.parent / target / path.relative_to(link)))
     return found
 
 
 def _is_link(path: Path) -> bool:
-    """Return whether *path* is a link; not where its folder may not be read, which its entry tells."""
+    """Return whether *path* is a link; False if its folder is unreadable, which its entry reports."""
     try:
         return path.is_symlink()
     except OSError:
@@ -209,7 +207,7 @@ def _is_link(path: Path) -> bool:
 
 
 def _remote(folder: Path, gres_path: Path, gate: Mapping[str, str] | str) -> tuple[str, ...]:
-    """Return what a prolog reads from a network file system, each with the type of that; a link lies where it leads."""
+    """Return the folders that a prolog reads over the network, each with its file system type; links are resolved."""
     known = gate if isinstance(gate, Mapping) else {}
     files = (folder / name for name in (*SCRIPTS, "gate.conf"))
     reads = [folder, *(Path(os.path.realpath(path)).parent for path in files if _is_link(path))]
@@ -220,9 +218,9 @@ def _remote(folder: Path, gres_path: Path, gate: Mapping[str, str] | str) -> tup
 
 
 def _unstartable(path: Path) -> str:
-    """Return why the kernel cannot start the program *path*, or an empty string: a shell is more lenient, SLURM is not.
+    """Return why the kernel cannot execute the program *path*; empty if it can. A shell accepts more than SLURM.
 
-    Where its beginning cannot be read nothing is said.
+    The result is empty too if the start of the file cannot be read.
     """
     try:
         with path.open("rb") as file:
@@ -245,7 +243,7 @@ def _unstartable(path: Path) -> str:
 
 
 def _doubt(entries: tuple[Entry, ...], trusted: set[int]) -> str:
-    """Return why the scripts are not run here, or an empty string: what others may write is never run as root."""
+    """Return why the scripts are not run here; empty if they are. Files that others may write are never run as root."""
     for entry in entries:
         if entry.uid is None or entry.trouble:
             return f"not run: {entry.path}: {entry.trouble or 'missing'}"
@@ -263,7 +261,7 @@ def _text(path: Path) -> str | None:
 
 
 def _shell(*words: str, environment: Mapping[str, str] | None = None) -> Done | str:
-    """Run the shell with *words*, as slurmd does: without PATH and HOME; or return why it gave no answer."""
+    """Run the shell with *words* as slurmd does, without PATH and HOME; return the error as text if it fails to run."""
     try:
         return Runner().run((SHELL, *words), LIMIT_SECONDS, environment or {})
     except (OSError, RunError) as error:
@@ -275,7 +273,7 @@ def _lines(output: bytes) -> list[str]:
 
 
 def _gate(folder: Path) -> Mapping[str, str] | str:
-    """Return the settings as the scripts understand them."""
+    """Return the settings as the scripts parse them, or the error as text."""
     done = _shell("-c", SETTINGS, "settings", str(folder))
     if isinstance(done, str):
         return done
@@ -286,7 +284,7 @@ def _gate(folder: Path) -> Mapping[str, str] | str:
 
 
 def _rehearsal(folder: Path) -> tuple[str, ...] | str:
-    """Return what copies of the scripts decide wrongly, or why that cannot be tried: /tmp may be full or read-only."""
+    """Return the wrong decisions of copies of the scripts, or why they cannot run: /tmp may be full or read-only."""
     try:
         return _rehearse(folder)
     except OSError as error:
@@ -294,12 +292,12 @@ def _rehearsal(folder: Path) -> tuple[str, ...] | str:
 
 
 def _rehearse(folder: Path) -> tuple[str, ...]:
-    """Return what copies of the scripts decide wrongly, on states made up in a folder of their own."""
+    """Return the wrong decisions of copies of the scripts, run on invented states in a temporary folder."""
     with tempfile.TemporaryDirectory(prefix="nodevet-rehearsal-") as name:
         home = Path(name)
         (home / "run" / "claims").mkdir(parents=True)
         for script in SCRIPTS:
-            # One that does not understand its settings shall not write where the agent of this node counts.
+            # A script that ignores its settings must not write to the runtime directory of this node's agent.
             text = (folder / script).read_bytes().replace(b"/run/nodevet", os.fsencode(home / "unset"))
             (home / script).write_bytes(text)
         waits = "probe_wait_seconds=0\ndrain_wait_seconds=0\n"
@@ -312,7 +310,7 @@ def _rehearse(folder: Path) -> tuple[str, ...]:
 
 
 def _rehearsed(home: Path, verdict: str, hard: str, code: int, decision: str) -> str:
-    """Return how the copy in *home* differs from what it must decide, or an empty string."""
+    """Return how the copy in *home* deviates from the required decision; empty if it does not."""
     fresh = int(uptime_seconds()) + 60
     expires = NEVER if verdict == "failed" else fresh
     state = STATE.format(verdict=verdict, expires=expires, form=FORMAT, boot=boot_id(), hard=hard, fresh=fresh)
@@ -328,7 +326,7 @@ def _rehearsed(home: Path, verdict: str, hard: str, code: int, decision: str) ->
 
 
 def _gres(folder: Path, gres: Path, node: str, state: StateFile | Absent) -> tuple[tuple[str, str], ...] | str:
-    """Return, for each GPU of SLURM's on this node, what its number is and the number, or ``all``."""
+    """Return, for each GPU of this node in SLURM, the kind of its number (PCI or minor) and the number or ``all``."""
     if isinstance(state, Absent):
         return "no state file to compare"
     count = min(sum(device.kind == "accelerator" for device in state.devices), MOST_GPUS)
@@ -339,14 +337,14 @@ def _gres(folder: Path, gres: Path, node: str, state: StateFile | Absent) -> tup
     found = [(order, wanted.strip()) for order, wanted in lines if wanted.strip()]
     if done.exit.status != 0 or len(lines) != count:
         return f"{folder}/gres.sh cannot be read by {SHELL}: {done.last_line or 'it prints too little'}"
-    # An index past the end of the list is `all`: SLURM has fewer GPUs than there are, and gives no such index.
+    # An index past the end of the list is `all`: SLURM has fewer GPUs than the node, and never assigns such an index.
     while len(found) > 1 and found[-1][1] == "all" and found[0][1] != "all":
         found.pop()
     return tuple(found)
 
 
 def _config(asked: Scontrol) -> Mapping[str, str] | str:
-    """Return what slurmctld has loaded, or why it was not told."""
+    """Return the configuration that slurmctld has loaded, or the error as text."""
     try:
         text = asked.show("config")
     except SlurmError as error:
@@ -356,9 +354,9 @@ def _config(asked: Scontrol) -> Mapping[str, str] | str:
 
 
 def _written(conf: Path) -> Mapping[str, str]:
-    """Return the settings that stand in slurm.conf itself, by their names in lower case; includes are not followed.
+    """Return the settings in slurm.conf itself, by name in lower case; includes are not followed.
 
-    Of a line with several the first counts. An ``include`` stands there by its name.
+    Of several settings on one line, only the first counts. An ``include`` is listed under this name.
     """
     lines = (line.split("#", 1)[0] for line in (_text(conf) or "").splitlines())
     found = (re.match(r"""\s*(\w+)\s*=\s*(?:"([^"]*)"|(\S*))|\s*(?i:(include))\s""", line) for line in lines)
@@ -366,7 +364,7 @@ def _written(conf: Path) -> Mapping[str, str]:
 
 
 def _shown(asked: Scontrol, node: str) -> str | SlurmError:
-    """Return what slurmctld shows of *node*, or why it shows nothing: the agent asks for it by the same name."""
+    """Return *node* as slurmctld shows it, or the error: the agent uses the same name."""
     try:
         asked.read(node)
         return asked.show("node", node)
@@ -375,7 +373,7 @@ def _shown(asked: Scontrol, node: str) -> str | SlurmError:
 
 
 def _machine(asked: Scontrol, node: str) -> str:
-    """Return what SLURM calls this machine, where *node* is another; empty where it is, or where that is not told."""
+    """Return SLURM's name of this machine if *node* is another one; empty if it is not, or if that is unknown."""
     host = socket.gethostname()
     try:
         return "" if is_machine(asked.read(node), host) else machine_of(asked.read_all(), host)
@@ -389,23 +387,23 @@ def _gres_of_node(text: str) -> str | None:
 
 
 def hooks_of(config: Mapping[str, str], folder: Path, conf: Path) -> Mapping[str, Hook]:
-    """Return the scripts that SLURM runs by *config*: the files that they are here, and which of *folder* those call.
+    """Return the scripts that SLURM runs by *config*: their files on this node, and the scripts of *folder* they call.
 
-    SLURM takes the whole value for one name: for a pattern of files, but for the health check, and never for a list.
-    Releases from 23.11 on look for a name without a folder beside slurm.conf, *conf*; before, they start none.
+    SLURM takes the whole value as one name: as a pattern of files, except for the health check, and never as a list.
+    From 23.11 on, it looks for a name without a folder beside slurm.conf, *conf*; earlier releases do not run it.
     """
     beside = conf.parent if _release(config) >= BESIDE_CONF else None
     return {name: _hook_of(_values(config, name), folder / script, name, beside) for name, script in HOOKS.items()}
 
 
 def _values(config: Mapping[str, str], name: str) -> list[str]:
-    """Return the values of *name*: the one that SLURM 22.05 prints, or Prolog[0] and so on, which 24.05 runs all."""
+    """Return the values of *name*: one in SLURM 22.05; Prolog[0] and so on in 24.05, which runs all of them."""
     lines = (value for key, value in config.items() if re.fullmatch(rf"{name}(\[\d+\])?", key))
     return [line for line in lines if line not in UNSET]
 
 
 def _release(config: Mapping[str, str]) -> tuple[int, ...]:
-    """Return year and month of the release of SLURM that prints *config*; one that prints Prolog[0] is a late one."""
+    """Return year and month of the SLURM release that printed *config*; Prolog[0] means 24.05 or later."""
     found = re.match(r"(\d+)\.(\d+)", config.get("SLURM_VERSION", ""))
     if found is not None:
         return int(found[1]), int(found[2])
@@ -419,7 +417,7 @@ def _hook_of(values: list[str], ours: Path, name: str, beside: Path | None) -> H
     for value in values:
         is_full = value.startswith("/")
         place = value if is_full or beside is None or name == PERIODIC else str(beside / value)
-        # As with SLURM's glob(3), and unlike Path.glob, no pattern means names with a dot in front: scripts put aside.
+        # As in SLURM's glob(3), and unlike Path.glob, no pattern matches dotfiles, such as disabled scripts.
         means = [place] if name == PERIODIC else sorted(glob.glob(place))  # noqa: PTH207
         found = [Path(path) for path in means if path.startswith("/") and os.path.lexists(path)]
         paths += found
@@ -431,7 +429,7 @@ def _hook_of(values: list[str], ours: Path, name: str, beside: Path | None) -> H
 
 
 def _misread(value: str, name: str) -> str:
-    """Return what to write instead of *value*, for which there is no file."""
+    """Return the correction of *value*, for which there is no file."""
     if not re.search(r"[,;\s]", value):
         return "write the full path: from 23.11 on SLURM looks beside slurm.conf, before it starts no other"
     several = "" if name == PERIODIC else ", or a pattern such as /etc/slurm/prolog.d/*"
@@ -442,7 +440,7 @@ def _misread(value: str, name: str) -> str:
 
 
 def awaiting_of(config: Mapping[str, str], written: Mapping[str, str], folder: Path, conf: Path) -> Mapping[str, Hook]:
-    """Return the scripts that are *written* into *conf*, and that SLURM has not loaded."""
+    """Return the scripts in *written*, the settings of *conf*, that SLURM has not loaded."""
     values = {name: written.get(name.lower(), "") for name in HOOKS}
     waits = {name: value for name, value in values.items() if value not in (*UNSET, *_values(config, name))}
     release = {"SLURM_VERSION": config["SLURM_VERSION"]} if "SLURM_VERSION" in config else {}
@@ -455,22 +453,22 @@ _SHELL = re.compile(
     | <<-?[ \t]*['"\\]?(?P<end>\w+)['"]?(?P<behind>[^\n]*)\n(?:[^\n]*\n)*?\t*(?P=end)(?=\n|\Z)""",
     re.VERBOSE | re.DOTALL,
 )
-"""What a shell reads as a whole: quotes, a comment, whose sign begins a word, and a here-document."""
+"""Units of shell syntax: quotes, a comment, whose # begins a word, and a here-document."""
 
 
 def _commands(script: str) -> str:
-    """Return *script* without its comments: a script that is only named in one is not called."""
-    # Before the first line there is a line end too: a sign there begins a comment.
+    """Return *script* without comments: a script that is named only in a comment is not called."""
+    # The added line feed makes a # at the very start begin a comment too.
     return _SHELL.sub(lambda found: found["kept"] or found["behind"] or "", f"\n{script}")
 
 
 def _calls(commands: str, ours: str) -> bool:
-    """Return whether *commands* run *ours*: with a dot it finds none of its files, and ends the script of the site."""
+    """Return whether *commands* execute *ours*. If sourced, it finds none of its files and ends the site's script."""
     return ours in commands and not re.search(rf"(?<![^\s;&|(){{}}])(\.|source)[ \t]+[\"']?{re.escape(ours)}", commands)
 
 
 def _admin_level(uid: int | None) -> str | None:
-    """Return the AdminLevel of the agent's user in SLURM's accounting, or None where that is not told."""
+    """Return the AdminLevel of the agent's user in SLURM's accounting, or None if it is unknown."""
     program = shutil.which("sacctmgr", path=SEARCHED)
     if program is None or uid is None:
         return None

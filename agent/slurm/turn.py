@@ -1,35 +1,35 @@
-"""When an agent may ask SLURM: what begins, ends or grows does so on a whole cluster at once."""
+"""Delays of an agent's queries to SLURM: a change of faults may occur on all nodes of a cluster at once."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 FIRST_PER_SECOND = 25.0
-"""How many nodes of a cluster begin to ask within a second at most, on average, where all fail at the same moment."""
+"""Maximum mean rate of nodes that begin to query (1/s), if all nodes of a cluster fail at the same moment."""
 
 AGAIN_PER_SECOND = 3.0
-"""How many ask again within a second where all were refused."""
+"""Rate of repeated requests (1/s), if all were refused."""
 
 UNKNOWN_SIZE_SECONDS = 2.0
-"""Over how long the first look is spread where it is not known yet how many nodes there are."""
+"""Spread (s) of the first readings while the number of nodes is unknown."""
 
 AT_ONCE = 50
-"""So many closed nodes may look at the same moment: with up to three calls each that is no flood."""
+"""This many closed nodes may read at the same moment: with up to three calls each, the load is small."""
 
 WORTH_WAITING_SECONDS = 4.0
-"""A job may wait at the gate for a permit that is asked for within so long."""
+"""A job may wait at the gate for a permit that is requested within this time (s)."""
 
 
 def first_looks_seconds(nodes: int) -> float:
-    """Return over how long the looks of so many *nodes* are spread."""
+    """Return the time (s) over which the readings of *nodes* nodes are spread."""
     return nodes / FIRST_PER_SECOND
 
 
 class Turn:
-    """The turn of one agent among those of a cluster."""
+    """The delay of one agent's queries among the agents of a cluster."""
 
     def __init__(self, *, random: Callable[[], float], monotonic: Callable[[], float], poll_seconds: float) -> None:
-        """Begin with a turn to be waited for; *random* gives numbers from 0 to 1."""
+        """Start without a delay; *random* returns numbers from 0 to 1."""
         self._poll_seconds = poll_seconds
         self._random = random
         self._monotonic = monotonic
@@ -39,14 +39,14 @@ class Turn:
 
     @property
     def left(self) -> float:
-        """Return after how many seconds the turn comes."""
+        """Return the rest of the delay (s)."""
         return max(self._begins_at - self._monotonic(), 0.0)
 
     def wait(self, met: frozenset[str], nodes: int, *, closed: bool = False) -> float:
-        """Return how long to wait where the faults *met* are those of now.
+        """Return the delay (s) of the query for the present faults, *met*.
 
-        What changes while a turn is awaited does not have it lost. A node that is *closed* waits only where something
-        changed, and no longer than until its next look, for that is not at one moment on all nodes.
+        A change during a delay does not restart it. A *closed* node waits only after a change, and no longer than until
+        its next regular reading, because these are not at the same moment on all nodes.
         """
         is_first, changed = self._met is None, met != self._met
         if (is_first or (changed and (met or closed))) and not self.left and not self._is_awaited:
@@ -64,32 +64,32 @@ class Turn:
         return max(self._looks_at - self._monotonic(), 0.0)
 
     def behind_gate(self, nodes: int) -> float:
-        """Return after how long to look where a gate closed without a permit of the cluster: all may have, together."""
+        """Return the delay (s) of a reading after a gate closed with a local permit: all gates may close at once."""
         if 0 < nodes <= AT_ONCE:
             return 0.0
         return self._random() * min(first_looks_seconds(nodes) or UNKNOWN_SIZE_SECONDS, self._poll_seconds)
 
     def looks_in(self, seconds: float) -> None:
-        """Take in when the next look comes that nothing hurries."""
+        """Set the next regular reading to *seconds* from now."""
         self._looks_at = self._monotonic() + seconds
 
     def sized(self, nodes: int) -> float | None:
-        """Return how long to wait now that it is known how many *nodes* there are; None where that is no longer."""
+        """Return the delay (s) now that the number of *nodes* is known; None if it does not grow."""
         spread = first_looks_seconds(nodes)
         if spread <= UNKNOWN_SIZE_SECONDS:
             return None
-        # All of them may have started at this moment.
+        # All nodes may have started at this moment.
         self._begins_at = self._monotonic() + self._random() * spread
         return self.left
 
     def keep(self) -> None:
-        """Go on with what was begun, whatever changes until the next look: it holds up other nodes, and a gate."""
+        """Continue a started request without a new delay, despite changes: it holds up other nodes, and a gate."""
         self._is_awaited = True
 
     def again(self, nodes: int, least: float, *, most: float = 0.0) -> float:
-        """Return after how long to ask again, spread so that a whole cluster asks a few times a second.
+        """Return the time until the next request (s), spread so that a whole cluster sends a few a second.
 
-        Where *most* is above zero, a write may take effect for so long; then it is at most a look later than that.
+        Where *most* is above zero, a write may take effect for that time (s); the request is at most *least* later.
         """
         seconds = max(least, nodes / AGAIN_PER_SECOND) * (1.0 + self._random())
         return min(seconds, most + least * self._random()) if most > 0 else seconds

@@ -1,4 +1,4 @@
-"""What status says of a drain that is due and not written."""
+"""Status messages for a drain that is due and not written."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from nodevet.checks.engine.acknowledgement import command_words
 from nodevet.exporters.slurm.rules import Why
 
 MOST_COMMANDS = 4
-"""So many commands are printed to be typed."""
+"""Maximum number of commands that are printed."""
 
 WORDS = {
     Why.FOREIGN_REASON: "does not drain: the node is drained with a reason of somebody else",
@@ -25,11 +25,11 @@ WORDS = {
     Why.UNSETTLED: "does not ask yet: an earlier write to SLURM got no answer, and may still take effect",
     Why.UNVERIFIED: "wrote the drain, and SLURM does not show it",
 }
-"""For people; the other reasons come with a message of their own."""
+"""For people; the other causes have messages of their own."""
 
 
 def returned_words(node: str, after: str, due: tuple[Episode, ...]) -> str:
-    """Return what to type where *node* is in service again *after* something that was no person, with faults *due*."""
+    """Return the message, with commands, for *node* in service *after* a cause that is no person, with faults *due*."""
     typed = (f"nodevet ack {command_words(fault.key)} --note 'who looked, what was done'" for fault in due)
     commands = "; ".join(islice(typed, MOST_COMMANDS))
     if len(due) > MOST_COMMANDS:

@@ -1,7 +1,7 @@
-"""One pass of the writer to SLURM: read the node, decide by the rules, ask for a permit, write, and read again.
+"""One pass of the SLURM writer: read the node, decide by the rules, request a permit, write, and read again.
 
-It holds what must outlive the agent and counts what it did. A pass is a generator of calls to SLURM, so that the model
-of a large cluster runs the same code as the agent. What it knows of time is handed in.
+The writer holds the memory that must outlive the agent, and counts its writes. A pass is a generator of calls to SLURM,
+so that the model of a large cluster runs the same code as the agent. Clocks are passed in.
 """
 
 from __future__ import annotations
@@ -63,19 +63,19 @@ from .turn import WORTH_WAITING_SECONDS, Turn, first_looks_seconds
 from .words import WORDS, returned_words
 
 SOON_SECONDS = 1.0
-"""Until the next look at a node that changed while it was about to be drained."""
+"""Time (s) until the next reading of a node that changed just before its drain."""
 
 HOLD_SECONDS = 2.0
-"""Between two readings of the fleet by a node that asks beside others."""
+"""Mean interval (s) between readings of all nodes while other nodes request a permit too."""
 
 MOST_HOLDS = 10
-"""How often it reads so before it takes its mark back."""
+"""Maximum number of these readings before the node removes its mark."""
 
 BY_SOMEBODY = f"resumed by {RESUMER}"
 
 
 class Pass(msgspec.Struct, frozen=True):
-    """What one pass gave: how the writer is doing, what was acknowledged, and when to look again."""
+    """The result of a pass: status and memory of the writer, acknowledgements, and the time until the next pass (s)."""
 
     status: WriterStatus
     memory: WriterMemory
@@ -100,9 +100,9 @@ class Writer:
         user: str | None = None,
         host: str = "",
     ) -> None:
-        """Write for *node*, as SLURM calls it, going on with *memory*.
+        """Write for *node*, named as in SLURM, and continue with *memory*.
 
-        *random* gives 0 to 1; *user* is the name that SLURM puts at our reasons, set later perhaps; *host* this one's.
+        *random* returns 0 to 1; SLURM signs our reasons with *user*, which may be set later; *host* is the host name.
         """
         self._slurm = slurm
         self._settings = settings
@@ -130,7 +130,7 @@ class Writer:
         return gating(snapshot) if snapshot.agent.ready and not snapshot.agent.stopping else ()
 
     def step(self, snapshot: Snapshot, *, hurries: bool = False) -> Pass:
-        """Make one pass for *snapshot*; see ``steps``."""
+        """Run one pass for *snapshot*; see ``steps``."""
         work = self.steps(snapshot, hurries=hurries)
         try:
             call = next(work)
@@ -146,11 +146,11 @@ class Writer:
             return made
 
     def steps(self, snapshot: Snapshot, *, hurries: bool = False) -> Generator[Call, Any, Pass]:
-        """Make one pass for *snapshot*: yield each call to SLURM and take its answer, or the SlurmError thrown.
+        """Run one pass for *snapshot*: yield each call to SLURM, and receive its answer or a thrown SlurmError.
 
-        With *hurries*, where a job found the gate closed a moment ago or came to a node that is out of service as far
-        as is known, the node is looked at at once: a job that comes there means that somebody resumed it. Of a large
-        cluster nothing else hurries, so that neither requeued jobs nor a bad rule have all of it ask together.
+        With *hurries*, a job has just found the gate closed or has come to a node that was last seen drained. The node
+        is then read at once: a job at a drained node means that somebody resumed it. Nothing else hurries, so that
+        neither requeued jobs nor a wrong rule make all nodes of a large cluster query SLURM together.
         """
         present = {device.id for device in snapshot.devices}
         names = {old: new for old, new in snapshot.names.items() if old not in present}
@@ -170,7 +170,7 @@ class Writer:
         )  # fmt: skip
         again = self._settings.poll_seconds
         self._asks = False
-        is_over = any(word.expired for word in self._said)  # somebody may drain the node to see what is left of it
+        is_over = any(word.expired for word in self._said)  # somebody may drain the node to look for the fault
         if faults or is_over or not self._memory.rests or before.drained or before.last_read_seconds is None:
             try:
                 again = yield from self._look(snapshot, faults)
@@ -185,17 +185,17 @@ class Writer:
     def _done(self, faults: tuple[Episode, ...], again_seconds: float) -> Pass:
         if self._acts:
             return Pass(self.status, self._memory, self._acknowledged(faults), again_seconds)
-        # A writer that acts after this one shall not take for an answer what nobody was asked.
+        # This writer drained nothing, so no resume answers it: a later writer that acts must not count one.
         given = tuple(known for known in self._memory.resumed if known in self._given)
         return Pass(self.status, msgspec.structs.replace(self._memory, resumed=given), (), again_seconds)
 
     @property
     def _acts(self) -> bool:
-        """Return whether what is decided here reaches jobs, so that a resume is a person's answer to it."""
+        """Return whether the decisions reach jobs, so that a resume is a person's answer to them."""
         return self._settings.writer == "drain" or self._settings.permit == "local"
 
     def _unanswered(self, error: SlurmError, faults: tuple[Episode, ...]) -> float:
-        """Say that SLURM could not be asked or told; what was permitted before stays so. Return when to try again."""
+        """Record that SLURM gave no answer; an existing permit stays. Return the time until the next attempt (s)."""
         self._say(f"no answer from SLURM: {error}", trouble=str(error))
         if not faults:
             return self._settings.poll_seconds
@@ -204,22 +204,22 @@ class Writer:
             permit = Permit(why=f"SLURM did not answer: {error}")
             self._say(self.status.doing, permit=permit, unanswered=True)
             return self._again()
-        # They rely on it that closed nodes look this often after a cold start; the limits keep these few.
+        # Nodes that request a permit after a cold start rely on this interval of closed nodes, which are few.
         return self._settings.poll_seconds  # for those that ask
 
     def behind_gate(self) -> float:
-        """Return after how long to look where a job found the gate closed; the limits keep those with a permit few."""
+        """Return the delay (s) of a reading after a job found the gate closed; nodes with a permit are few."""
         return self._turn.behind_gate(self._memory.nodes) if self._settings.permit == "local" else 0.0
 
     def _again(self) -> float:
-        """Return after how long to ask again: soon while a mark of this node takes room from the others, or may."""
+        """Return the time until the next request (s): short while a mark of this node takes others' room, or may."""
         most, least = self._mark_settles_at - self._monotonic(), self._settings.poll_seconds
         return least if self._stands else self._turn.again(self._memory.nodes, least, most=most)
 
-    # What is asked and decided.
+    # Reading and decision.
 
     def _look(self, snapshot: Snapshot, faults: tuple[Episode, ...]) -> Work:
-        """Read the node and do what follows; return when to look again."""
+        """Read the node and act on the decision; return the time until the next reading (s)."""
         name = self.status.node
         if not self._memory.nodes:
             self._remember(nodes=(yield Call("size")))
@@ -236,12 +236,12 @@ class Writer:
         if before.drained is not None or (node.drained and (faults or answered(snapshot.episodes))):
             started = begun or (yield Call("started"))
             if begun is None and (before.sight is None or before.sight.slurmctld != started):
-                # A slurmctld that was ending may have answered before: what the new one shows is what counts.
+                # The answer may be from a slurmctld that was shutting down: only the state in the new one counts.
                 node = as_signed((yield Call("read", (name,))), self.user)
             sight = Sight(self._boot_id, node.slurmd_started, started).after(before.sight)
             if before.sight is not None and before.sight.waits(node) and not before.sight.changed(sight):
                 raise SlurmError(Why.READ_EMPTY, f"{name}: slurmctld does not know yet when its slurmd was started")
-        # Not before every answer is here: a node that only half of a look shows in service would close its gate.
+        # Only after the last answer: a half-finished reading that shows the node in service would close its gate.
         self._saw(node)
         prefix = self._settings.reason_prefix
         now = Instant(self._boot_id, round(self._monotonic() * 1e9), self._wall_seconds())
@@ -269,7 +269,7 @@ class Writer:
                     self._say("does not drain: SLURM drained the node after a failed prolog; see gate.log")
                 mark = mark_of(node)
                 if mark is not None and not (mark.holds and shows_permit(node, prefix)):
-                    # It asks in vain, or a person took the node over: their resume must not find it closed by right.
+                    # The request is in vain, or a person took over the node: after their resume no permit may be left.
                     yield from self._withdraw(node)
             case Step.CLOSE if self.status.permit.held:
                 self._say("the gate is closed; no fault here may drain the node")
@@ -281,21 +281,21 @@ class Writer:
         return self._settings.poll_seconds
 
     def _awaits_drain(self, snapshot: Snapshot, faults: tuple[Episode, ...]) -> bool:
-        """Return whether the node is to be seen drained with faults for the first time: no resume is judged by that."""
+        """Return whether the node may appear drained with faults for the first time: this reading judges no resume."""
         drains = (self._unseen and bool(draining(snapshot))) or (self.status.drained and bool(faults))
         return drains and self._memory.drained is None
 
     def _is_elsewhere(self, node: NodeState) -> Generator[Call, Any, bool]:
-        """Return whether *node* is another machine, as where one file with a node_name went to every node.
+        """Return whether *node* is another machine, as when one file with a node_name was copied to every node.
 
-        All of them would hold the permit that SLURM shows at that one, past every limit.
+        All of them would hold the permit that SLURM shows at that node, beyond every limit.
         """
         if is_machine(node, self._host):
             return False
         if self._machine is None:
             self._machine = machine_of((yield Call("read_all")), self._host)
         if not self._machine:
-            return False  # SLURM may call a machine as it likes
+            return False  # a node name in SLURM may differ from the host name
         self._skip(Why.OTHER_NODE)
         words = f"SLURM's node {node.name} is {node.host}, and this machine is its node {self._machine}"
         self._remember(permit="")
@@ -305,11 +305,11 @@ class Writer:
         return True
 
     def _due(self, faults: tuple[Episode, ...]) -> tuple[Episode, ...]:
-        """Return those of *faults* that nobody has resumed the node with."""
+        """Return those of *faults* that no resume covers."""
         return not_resumed(faults, self._memory.resumed)
 
     def _judge_permit(self, faults: tuple[Episode, ...], node: NodeState) -> None:
-        """Hold the permit as long as SLURM shows it at *node* and there is a fault that nobody resumed it with."""
+        """Hold the permit while SLURM shows it at *node* and there is a fault that no resume covers."""
         due = self._due(faults)
         if self._settings.permit == "local":
             permit = Permit(bool(due) or not faults, LOCAL)
@@ -322,7 +322,7 @@ class Writer:
         self.status = msgspec.structs.replace(self.status, permit=permit, returned=self._returned(due))
 
     def _returned(self, due: tuple[Episode, ...]) -> str:
-        """Return what to say where the node came back into service and nobody is known to have resumed it."""
+        """Return the message for a node back in service without a known resume by a person; empty if that is not so."""
         return returned_words(self.status.node, self._memory.returned, due) if self._memory.returned and due else ""
 
     def _acknowledge(self, reason: str) -> float:
@@ -335,14 +335,14 @@ class Writer:
         )
         return 0.0
 
-    # What is written.
+    # Writing.
 
     def _write(self, node: NodeState, decision: Decision, modes: Modes) -> Work:
-        """Write what *decision* says, where it may be; return when to look again."""
+        """Write *decision* if it is permitted; return the time until the next reading (s)."""
         name, reason = self.status.node, decision.reason
         self._say(f"about to {decision.step.value} with: {reason}", wanted=reason)
         if self._unseen:
-            # SLURM accepted a drain, and nobody has ever seen it.
+            # SLURM accepted a drain and has never shown it.
             self._unseen = False
             self._remember(returned="a drain that SLURM accepted and never showed")
             self._skip(Why.UNVERIFIED)
@@ -373,17 +373,18 @@ class Writer:
         return min(seconds, self._settings.poll_seconds)
 
     def _controller_settles_in(self) -> Work:
-        """Return for how long closed gates may be unknown to a slurmctld that was started a short time ago.
+        """Return the time (s) for which a restarted slurmctld may not know the closed gates yet.
 
-        A cold start forgets the marks of gates that are closed without a drain, and an older state those since then.
-        Their agents see it with their next look, give up the permit and ask again; until then they stay closed.
+        A cold start loses the marks of gates that are closed without a drain; an older saved state loses the later
+        ones. The agents of these nodes notice at their next reading, give up the permit and request it again; until
+        then, their gates stay closed.
         """
         if not self._keeps_marks:
-            return 0.0  # a node whose drain is forgotten asks its agent before it closes
+            return 0.0  # a node whose drain is lost asks its agent before it closes
         started = yield Call("started")
         now = self._monotonic()
         if started != self._slurmctld:
-            self._took_over = bool(self._slurmctld)  # one that stood by until now was started long ago
+            self._took_over = bool(self._slurmctld)  # a backup controller that takes over was started long ago
             self._slurmctld, self._slurmctld_seen_at = started, now
         first_looks = first_looks_seconds(self._memory.nodes)
         needs = 2 * self._settings.poll_seconds + self._settings.timeout_seconds + first_looks
@@ -394,7 +395,7 @@ class Writer:
         return max(self._slurmctld_seen_at + needs - now, 0.0)
 
     def _ask(self, node: NodeState, decision: Decision) -> Work:
-        """Mark the node, read the fleet, and close the node where there is room; return when to look again."""
+        """Mark the node, read all nodes, and close the node if there is room; return when to read again (s)."""
         settles_in = self._clear_settles_at - self._monotonic()
         if settles_in > 0:
             self._skip(Why.UNSETTLED)
@@ -435,7 +436,7 @@ class Writer:
         return (yield from self._give_way(own, found, waits=permits(ahead)))
 
     def _mark(self, node: NodeState) -> Mark | None:
-        """Return the mark of ours at *node*; None where it is so old that others may not count it."""
+        """Return our mark at *node*; None if it is so old that other nodes may not count it."""
         mark = mark_of(node)
         return mark if mark is not None and mark.stands(self._wall_seconds()) else None
 
@@ -443,7 +444,7 @@ class Writer:
         return self._settings.reason_prefix, self._wall_seconds(), int(self._random() * 0xFFFFFFFF)
 
     def _close(self, mark: Mark, decision: Decision) -> Work:
-        """Take the node out of service, or close its gate, now that there is a permit."""
+        """Drain the node, or close its gate, with the permit that it now has."""
         name = self.status.node
         try:
             if decision.step is Step.DRAIN:
@@ -459,7 +460,7 @@ class Writer:
         return 0.0
 
     def _give_way(self, node: NodeState, found: tuple[Room, ...], *, waits: bool) -> Work:
-        """Wait with the mark for others that ask as well, or take it back where those that come first leave no room."""
+        """Wait with the mark while other nodes request too, or remove it if those that come first leave no room."""
         self._holds += 1
         if waits and self._holds <= MOST_HOLDS:
             self._skip(Why.CONTENDED)
@@ -477,14 +478,14 @@ class Writer:
         return lacks_mark(node, settings.reason_prefix, self.user, permitted=before.permit == self._boot_id)
 
     def _mark_again(self, node: NodeState) -> Generator[Call, Any, NodeState]:
-        """Write the mark of our drain at *node*, and return what SLURM shows then."""
+        """Write the mark of our drain at *node*; return the node as SLURM shows it then."""
         self._marked_again = True
         yield Call("mark", (node.name, free_field(node) or "", mark_again(node, *self._signature())))
         shown: NodeState = yield Call("read", (node.name,))
         return shown
 
     def _copy_mark(self, node: NodeState) -> Generator[Call, Any, None]:
-        """Write the mark of a closed gate into the other field too, once: a site notes what it likes in either."""
+        """Copy the mark of a closed gate into the other field, once: a site may put its own notes into either."""
         field = free_field(node)
         if field is None or self._marked_again or self._settings.permit == "local":
             return
@@ -495,10 +496,10 @@ class Writer:
             self._drain_settles_at = self._monotonic() + LATE_SECONDS
 
     def _withdraw(self, node: NodeState) -> Work:
-        """Take back a mark of ours, once no drain of ours may still be under way; return when to look again."""
+        """Remove our mark once no drain of ours can still take effect; return the time until the next reading (s)."""
         mark = mark_of(node)
         if mark is None or self._settings.writer != "drain":
-            # Looked at until somebody takes it back, or until no late one of ours may come any more.
+            # Read until somebody removes the mark, or until no late mark of ours can appear.
             comes = self._settings.writer == "drain" and self._drain_settles_at > self._monotonic()
             self._remember(marked=mark is not None or comes)
             if clears_until(self._memory, self._boot_id) <= self._monotonic():
@@ -506,15 +507,15 @@ class Writer:
             return self._settings.poll_seconds
         self._remember(marked=True)
         if mark.closes and node.drained and shows_permit(node, self._settings.reason_prefix):
-            return self._settings.poll_seconds  # closed for us, also when the fault is over, and so it counts
+            return self._settings.poll_seconds  # closed by nodevet, also after the fault has ended, and so it counts
         settles_in = self._drain_settles_at - self._monotonic()
         if settles_in > 0:
-            return min(settles_in, self._settings.poll_seconds)  # what a person does meanwhile is seen
+            return min(settles_in, self._settings.poll_seconds)  # a person's changes are seen meanwhile
         settles_at = self._monotonic() + LATE_SECONDS
-        # Also where this agent is killed meanwhile: it would empty the mark of the next one.
+        # Remembered in case this agent is killed: the late write would empty the mark of the next agent.
         clears = Instant(self._boot_id, round(settles_at * 1e9), self._wall_seconds())
         if mark.drained and clears_until(self._memory, self._boot_id) <= self._monotonic():
-            # The next agent waits for the answer to any other mark that it finds, and this one may stand for days.
+            # The next agent waits for late writes at any other mark; this one may stand for days, hence the memory.
             self._remember(clears=clears)
             return 0.0
         try:
@@ -528,10 +529,10 @@ class Writer:
             self._remember(clears=None)
         return self._settings.poll_seconds
 
-    # What is read.
+    # Counting and status.
 
     def _rooms(self, nodes: tuple[NodeState, ...], *, before: tuple[float, str] | None = None) -> tuple[Room, ...]:
-        """Return what is closed besides this one of all *nodes*. Raises SlurmError where it is not among them."""
+        """Return the closed nodes besides this one among *nodes*. Raises SlurmError if this one is not among them."""
         name = self.status.node
         try:
             found = rooms(nodes, name, self._limits, wall_seconds=self._wall_seconds(), user=self.user, before=before)
@@ -541,7 +542,7 @@ class Writer:
         return found
 
     def _refuse(self, found: tuple[Room, ...]) -> float:
-        """Say that as many nodes are closed as may be; return when to ask again."""
+        """Record that the limit of closed nodes is reached; return the time until the next request (s)."""
         words = next(room.words for room in found if not room.permits)
         self._asks = False
         self._skip(Why.LIMIT)
@@ -553,7 +554,7 @@ class Writer:
         return self._again()
 
     def _saw(self, node: NodeState) -> None:
-        """Take in what SLURM shows of the node, for every surface."""
+        """Update the status, which every surface shows, from the node as SLURM shows it."""
         ours = is_ours(node.reason, self._settings.reason_prefix)
         first = self.status.last_read_seconds is None
         self.status = msgspec.structs.replace(
@@ -572,14 +573,14 @@ class Writer:
         if is_closed:
             self._unseen = False
         if first and mark is not None and not mark.drained:
-            # Of an agent before this one, whose last write may still be under way.
+            # A mark of an earlier agent, whose last write may still take effect.
             self._drain_settles_at = self._clear_settles_at = self._monotonic() + LATE_SECONDS
             self._remember(marked=True)
 
-    # What is told.
+    # Results.
 
     def _acknowledged(self, faults: tuple[Episode, ...]) -> tuple[Acknowledged, ...]:
-        """Return what was resumed and still counts: told again until it does not."""
+        """Return the resumed faults that still count; each pass reports them again until they do not."""
         now = Instant(self._boot_id, round(self._monotonic() * 1e9), self._wall_seconds())
         return tuple(told(self._memory.resumed, faults, self._said, self._note, now))
 
