@@ -1,7 +1,7 @@
-"""Requests on their way in, collected by the thread that accepts: one that never comes costs no other thread.
+"""Incoming requests, collected by the accepting thread: an incomplete request occupies no other thread.
 
-Nobody else reads a connection before its request is whole, so it is known at each moment who has asked and who has not,
-however busy the threads are that answer.
+No other thread reads a connection before its request is complete. So the state of each request is known at any moment,
+however busy the threads are that respond.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import socket
 import msgspec
 
 LARGEST_REQUEST_BYTES = 1 << 17
-"""A line of a request has at most 64 KiB (http.server), and whoever asks for a page sends less than one."""
+"""A request line has at most 64 KiB (http.server), and a client that requests a page sends less than 1 KiB."""
 
 _PIECE_BYTES = 1 << 16
 _ENDS = (b"\r\n\r\n", b"\n\n")
@@ -20,17 +20,17 @@ _LONGEST_END = 4
 
 
 class Request(msgspec.Struct, frozen=True):
-    """What a client sent; ``whole`` where it is all of a request."""
+    """The data that a client sent; ``whole`` is set if it is a complete request."""
 
     data: bytes
     whole: bool
 
 
 class Arrivals:
-    """Connections whose request is not here yet. For one thread."""
+    """Connections whose request is incomplete. For one thread."""
 
     def __init__(self, selector: selectors.BaseSelector) -> None:
-        """Register what is expected with *selector*."""
+        """Register the connections with *selector*."""
         self._selector = selector
         self._received: dict[socket.socket, bytearray] = {}
 
@@ -41,7 +41,7 @@ class Arrivals:
         self._received[connection] = bytearray()
 
     def take(self, connection: socket.socket) -> Request | None:
-        """Return what *connection* sent once nothing more is waited for, None while it is on its way."""
+        """Return the request of *connection* once no more data is awaited, or None while it is incomplete."""
         received = self._received[connection]
         try:
             piece = connection.recv(_PIECE_BYTES)
@@ -52,7 +52,7 @@ class Arrivals:
         looked_at = max(len(received) - _LONGEST_END, 0)
         received += piece
         whole = any(received.find(end, looked_at) >= 0 for end in _ENDS)
-        # What begins otherwise is no HTTP, such as TLS: it is refused at once, and not waited for.
+        # Other data is not HTTP, such as TLS: it is rejected at once, without waiting for its end.
         is_nonsense = bool(received) and not received[:1].isalpha()
         if piece and not whole and not is_nonsense and len(received) <= LARGEST_REQUEST_BYTES:
             return None
@@ -60,12 +60,12 @@ class Arrivals:
         return Request(bytes(received), whole)
 
     def forget(self, connection: socket.socket) -> None:
-        """Wait for *connection* no longer. Must be called before it is closed."""
+        """Stop waiting for *connection*. Must be called before it is closed."""
         if self._received.pop(connection, None) is not None:
             self._selector.unregister(connection)
 
     def forget_all(self) -> tuple[socket.socket, ...]:
-        """Wait for nobody any more; return the connections that were waited for."""
+        """Stop waiting for all connections, and return them."""
         left = tuple(self._received)
         for connection in left:
             self.forget(connection)

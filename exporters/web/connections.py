@@ -1,8 +1,8 @@
-"""Which connections the HTTP server keeps: few, none for long, and a complete request before an incomplete one.
+"""The connections of the HTTP server: few, each with a deadline, and complete requests before incomplete ones.
 
-Any local user can open connections and say nothing. Such a connection ends after two seconds, and where there are too
-many the oldest incomplete one makes room, then the one that has left its answer lying longest. So a scraper, which
-sends its request at once and takes the answer, is always served.
+Any local user can open connections without sending a request. Such a connection ends after two seconds. If too many are
+open, the oldest incomplete one is closed, then the one whose client has left its response unread for longest. So a
+scraper, which sends its request at once and reads the response, is always served.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ import msgspec
 MAXIMUM_CONNECTIONS = 16
 
 REQUEST_SECONDS = 2.0
-"""How long a request may take to arrive whole. Over loopback it takes less than a millisecond."""
+"""Time limit (s) of a complete request. Over loopback, a request takes less than a millisecond."""
 
 CONNECTION_SECONDS = 10.0
-"""Whole life of a connection. A page takes milliseconds; what is slower than this does not read."""
+"""Time limit (s) of a connection. A page takes milliseconds; a client slower than this does not read."""
 
 
 class _Connection(msgspec.Struct):
-    """When it was opened, when it ends, and since when its reader does not take the answer, in monotonic seconds.
+    """Opening and deadline of a connection, and since when its client leaves the response unread (monotonic seconds).
 
-    ``complete`` where its request is here.
+    ``complete`` is set once its request has arrived.
     """
 
     opened: float
@@ -36,7 +36,7 @@ class _Connection(msgspec.Struct):
 
 
 class Connections:
-    """The open connections. Used by the thread that accepts and by those that answer."""
+    """The open connections. Used by the accepting thread and by those that respond."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class Connections:
         connection_seconds: float = CONNECTION_SECONDS,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Keep at most *most*; each has *request_seconds* for its request and *connection_seconds* in all."""
+        """Keep at most *most* connections; each has *request_seconds* for its request, *connection_seconds* in all."""
         self._most = most
         self._request_seconds = min(request_seconds, connection_seconds)
         self._connection_seconds = connection_seconds
@@ -57,24 +57,24 @@ class Connections:
 
     @property
     def refused(self) -> int:
-        """Return how many were closed unanswered."""
+        """Return the number of connections that were closed without a response."""
         with self._lock:
             return self._refused
 
     @property
     def any(self) -> bool:
-        """Return whether one is open."""
+        """Return whether a connection is open."""
         return bool(self._open)
 
     @property
     def has_room(self) -> bool:
-        """Return whether one more can be let in now, be it in the place of another."""
+        """Return whether one more connection can be admitted now, perhaps in place of another."""
         now = self._monotonic()
         with self._lock:
             return len(self._open) < self._most or self._victim(now) is not None
 
     def admit(self, connection: socket.socket) -> bool:
-        """Keep *connection*, in the place of another where there are too many; False where it must go itself."""
+        """Admit *connection*, in place of another if too many are open; return False if none may be closed for it."""
         now = self._monotonic()
         with self._lock:
             victim = self._victim(now) if len(self._open) >= self._most else None
@@ -89,9 +89,9 @@ class Connections:
         return True
 
     def complete(self, connection: socket.socket) -> bool:
-        """Note that the request of *connection* is here: it has the rest of its life for the answer.
+        """Note that the request of *connection* is complete: the rest of its time is for the response.
 
-        False where it was hung up on before.
+        Return False if the connection was closed before.
         """
         with self._lock:
             if (entry := self._open.get(connection)) is None:
@@ -101,7 +101,7 @@ class Connections:
             return True
 
     def waits(self, connection: socket.socket) -> None:
-        """Note that the answer to *connection* has to wait for its reader: it makes room for whoever comes."""
+        """Note that the client of *connection* leaves its response unread: it may be closed for a new one."""
         now = self._monotonic()
         with self._lock:
             if (entry := self._open.get(connection)) is not None:
@@ -113,7 +113,7 @@ class Connections:
             self._open.pop(connection, None)
 
     def end_overdue(self) -> None:
-        """End each connection whose time is over."""
+        """Close each connection past its deadline."""
         now = self._monotonic()
         with self._lock:
             overdue = [connection for connection, entry in self._open.items() if entry.ends < now]
@@ -124,17 +124,17 @@ class Connections:
             hang_up(connection)
 
     def end_all(self) -> None:
-        """End every connection."""
+        """Close every connection."""
         with self._lock:
             connections = list(self._open)
         for connection in connections:
             hang_up(connection)
 
     def _victim(self, now: float) -> socket.socket | None:
-        """Return the oldest incomplete connection, else the one whose reader has let it wait longest, else None.
+        """Return the connection to close for a new one: the oldest incomplete, else the longest unread one, else None.
 
-        So many come as the kernel lets in: were each such reader given time, a few a second would hold all places, and
-        who waits in the kernel's queue would wait for ever. One that is answered slowly for another cause has its time.
+        Connections arrive as fast as the kernel accepts them: if unread ones had time, a few a second would use all
+        places, and those in the kernel's queue would wait for ever. A response that is slow for another cause has time.
         """
         oldest = sorted(self._open.items(), key=lambda item: _standing(item[1]))
         for connection, entry in oldest:
@@ -144,15 +144,15 @@ class Connections:
 
 
 def _standing(entry: _Connection) -> tuple[int, float]:
-    """Return what is greater for a connection that goes later."""
+    """Return the sort key of a connection: the greater it is, the later the connection is closed."""
     if not entry.complete:
         return (0, entry.opened)
     return (2, entry.opened) if entry.waits_since is None else (1, entry.waits_since)
 
 
 def hang_up(connection: socket.socket) -> None:
-    """End *connection*, whoever waits for it."""
+    """Shut down *connection*, also while a thread waits for it."""
     try:
         connection.shutdown(socket.SHUT_RDWR)
     except OSError:
-        return  # it ended by itself meanwhile
+        return  # it has ended already

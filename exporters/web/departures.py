@@ -1,7 +1,7 @@
-"""Answers on their way out: it is known of each whether its reader keeps it waiting.
+"""Outgoing responses: each reports if its client keeps it waiting.
 
-Whoever asks may take nothing of the answer, and a client chooses how little waits for it in the kernel: with small
-segments (TCP_MAXSEG) a page of 50 KB finds no room.
+A client may leave a response unread, and it determines how little of it the kernel buffers: with small segments
+(TCP_MAXSEG), a page of 50 KB does not fit.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from collections.abc import Callable
 
 
 class Departure(io.BufferedIOBase):
-    """Writes to a connection; ``waits`` is called before it has to wait for the reader."""
+    """Writes to a connection; ``waits`` is called before a wait for the client."""
 
     def __init__(self, connection: socket.socket, waits: Callable[[], None]) -> None:
-        """Write to *connection*, whose time-out bounds each wait."""
+        """Write to *connection*, whose timeout bounds each wait."""
         self._connection = connection
         self._waits = waits
 
     def writable(self) -> bool:
-        """Return that it is written to."""
+        """Return True: the stream can be written to."""
         return True
 
     def write(self, data: bytes) -> int:  # type: ignore[override]
@@ -32,7 +32,7 @@ class Departure(io.BufferedIOBase):
         return len(data)
 
     def _send_at_once(self, data: bytes) -> int:
-        """Return how much of *data* there was room for. Beside a time-out MSG_DONTWAIT waits all the same."""
+        """Return the number of bytes of *data* sent without a wait. With a timeout set, MSG_DONTWAIT waits anyway."""
         patience = self._connection.gettimeout()
         self._connection.settimeout(0.0)
         try:

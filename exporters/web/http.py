@@ -1,10 +1,10 @@
-"""The HTTP surface: metrics, public JSON, health of the agent and a small page for people. Reading only.
+"""The HTTP server: metrics, public JSON, health of the agent and a small status page. Read-only.
 
-A thread per answer, few at a time, each with a deadline: no client that stalls holds the server, and the
-server never holds the agent, since a request touches nothing but the last Snapshot. The thread that accepts collects
-the requests; while all places are taken by answers, whoever comes waits in the kernel's queue, in order. Bound to
-loopback, it answers only to the names of loopback, so that no web page can make a browser read the node through a name
-of its own.
+Each response has a thread and a deadline, and few run at a time: a client that stalls does not block the server. The
+server does not block the agent, because a request reads only the last Snapshot. The accepting thread collects the
+requests; while responses use all connections, new ones wait in the kernel's queue, in order. On a loopback address, the
+server responds only to the names of loopback, so that no web page can make a browser read the node through a name of
+its own.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ from .listen_address import family, is_loopback, names_loopback, refusal, with_z
 from .page.render import StatusPage
 
 LOOK_SECONDS = 0.25
-"""Between two looks at how long connections are open, while any is."""
+"""Interval (s) of checks for connections past their deadline, while any is open."""
 
 QUEUED_CONNECTIONS = 1024
-"""So many wait in the kernel's queue while all places are taken: whoever holds it full would have to ask as often."""
+"""Length of the kernel's queue while responses use all connections: to fill it takes as many connections at a time."""
 
 STOP_SECONDS = 0.5
-"""How long the end of the agent waits for the thread that accepts: it may wait itself, such as for memory."""
+"""Time (s) that the stop waits for the accepting thread, which may be blocked itself, such as for memory."""
 
 _TEXT = "text/plain; charset=utf-8"
 _JSON = "application/json; charset=utf-8"
@@ -71,17 +71,16 @@ def _no_report() -> None:
 
 
 def _unheard(_line: str) -> None:
-    """Tell nobody."""
+    """Discard the line."""
 
 
 class HttpServer:
-    """Serves the newest Snapshot on one address, from threads of its own.
+    """Serves the newest Snapshot on one address, in threads of its own.
 
-    ``snapshot`` returns the newest Snapshot or None before the first; ``complaint`` returns why the agent's main loop
-    makes no progress, or None while it does; ``report`` returns the newest report page, or None, and ``reported``
-    whether there is one, without a look at the disk (default: by reading it);
-    ``now`` tells the time by which a judgement grows old (default: the machine's own clock); ``log`` takes a line
-    about what went wrong with a request.
+    ``snapshot`` returns the newest Snapshot, or None before the first; ``complaint`` returns why the agent's main loop
+    makes no progress, or None; ``report`` returns the newest report page, or None; ``reported`` returns whether there
+    is one, without access to the disk (default: by reading it); ``now`` is the clock for the age of a judgement
+    (default: the machine's); ``log`` takes a line about a failed request.
     """
 
     def __init__(
@@ -107,20 +106,20 @@ class HttpServer:
             self._server = _Server((host, port), site, log, connections or Connections())
         except OSError as error:
             raise refusal(error, host, port) from error
-        except TypeError as error:  # a NUL byte, or letters that no name of a host has
+        except TypeError as error:  # a NUL byte, or letters that are invalid in a host name
             raise ConfigurationError(f"cannot listen on {host}:{port}: {host} is no name of a host") from error
         self._stopped = False
         self._thread = Background(self._server.serve)
 
     @property
     def address(self) -> tuple[str, int]:
-        """Return the host and port that are bound; the port is a real one where 0 was asked for."""
+        """Return the bound host and port; for port 0, the port that the kernel chose."""
         host, port = self._server.server_address[:2]
         return str(host), int(port)
 
     @property
     def url(self) -> str:
-        """Return the address of the landing page as a browser on this machine needs it."""
+        """Return the URL of the status page for a browser on this machine."""
         host, port = self.address
         if ipaddress.ip_address(host).is_unspecified:
             host = "::1" if ":" in host else "127.0.0.1"
@@ -128,15 +127,15 @@ class HttpServer:
 
     @property
     def refused(self) -> int:
-        """Return how many connections were closed unanswered."""
+        """Return the number of connections that were closed without a response."""
         return self._server.connections.refused
 
     def start(self) -> None:
-        """Begin to answer."""
+        """Start to serve requests."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop answering, close every connection and free the port, within half a second."""
+        """Stop serving, close every connection and free the port, within 0.5 s."""
         if self._stopped:
             return
         self._stopped = True
@@ -148,7 +147,7 @@ class HttpServer:
 
 
 class _Site:
-    """What the paths answer. ``local_only`` is set where only the names of loopback may be asked for."""
+    """The response to each path. ``local_only`` is set if only the names of loopback may be requested."""
 
     def __init__(
         self,
@@ -172,7 +171,7 @@ class _Site:
         self.guard = guard
 
     def safe_answer(self, path: str, query: str, accept: str, accept_encoding: str) -> _Answer:
-        """Return the answer; a page that raises costs this one answer, and the finding names the page."""
+        """Return the response; an exception fails this response only, and its finding names the page."""
         page = path if path in PAGES else "unknown"
         return self.guard.run(
             f"page {page}",
@@ -231,7 +230,7 @@ class _Site:
 
 
 class _StatusJson:
-    """Encodes the status once and hands the same bytes out until another Snapshot comes."""
+    """Encodes the status once per Snapshot and returns the same bytes until the next one."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -290,7 +289,7 @@ class _Server(ThreadingHTTPServer):
         self.socket.setblocking(False)
 
     def serve(self) -> None:
-        """Answer until woken. Nothing runs while nobody asks: the loop sleeps as long as no connection is open."""
+        """Serve until woken. Without requests nothing runs: the loop sleeps while no connection is open."""
         self._selector.register(self._woken, selectors.EVENT_READ)
         while not self._is_over:
             self._listen_while_there_is_room()
@@ -307,7 +306,7 @@ class _Server(ThreadingHTTPServer):
             self.shutdown_request(connection)
 
     def _listen_while_there_is_room(self) -> None:
-        """Let nobody in while each place is taken by an answer: the kernel keeps who comes, in order."""
+        """Accept no connection while responses use all of them: the kernel queues new ones, in order."""
         has_room = self.connections.has_room
         if has_room == self._listens:
             return
@@ -317,12 +316,13 @@ class _Server(ThreadingHTTPServer):
             return
         self._selector.unregister(self.socket)
         if self.connections.has_room:
-            self._ring()  # it came while nobody knew yet that it was waited for
+            self._ring()  # a place became free before other threads saw that it is awaited
 
     def _receive(self, connection: Any) -> None:
-        """Take what *connection* sent; once that is a request, have it answered in a thread of its own.
+        """Read from *connection*; once its request is complete, start a thread for the response.
 
-        ``Thread.start`` waits for the new thread's first step: where that fails for want of memory, it waits for ever.
+        ``Thread.start`` is not used: it waits for the first step of the thread, for ever if that fails for lack of
+        memory.
         """
         try:
             request = self._arrivals.take(connection)
@@ -333,36 +333,36 @@ class _Server(ThreadingHTTPServer):
                 return
             self._requests[connection] = request
             start_new_thread(self.process_request_thread, (connection, None))
-        except (OSError, RuntimeError, MemoryError):  # no thread or memory can be had
+        except (OSError, RuntimeError, MemoryError):  # no thread or memory is available
             self._arrivals.forget(connection)
             self.handle_error(connection, None)
             self.shutdown_request(connection)
 
     def received(self, connection: socket.socket) -> Request:
-        """Return what *connection* sent."""
+        """Return the request of *connection*."""
         return self._requests[connection]
 
     def waits(self, connection: socket.socket) -> None:
-        """Note that *connection* does not take its answer; where a place was waited for, the loop hears of it."""
+        """Note that the client of *connection* does not read its response; wake the loop if it awaits a free place."""
         self.connections.waits(connection)
         if not self._listens:
             self._ring()
 
     def _accept(self) -> None:
-        """Take the next connection. Without a descriptor for it, wait: the kernel keeps it, and others end."""
+        """Accept the next connection. Without a free descriptor, wait: the kernel queues it, and others end."""
         wait = self._exhausted_until - time.monotonic()
         if wait > 0 and self._is_woken(min(wait, LOOK_SECONDS)):
             return
         self.handle_request()
 
     def _is_woken(self, patience_seconds: float) -> bool:
-        """Wait for the end. By poll(2): select(2) takes no descriptor above 1023, and a starter may leave us many."""
+        """Wait for the stop. By poll(2): select(2) takes no descriptor above 1023, and many may be inherited."""
         poll = select.poll()
         poll.register(self._woken, select.POLLIN)
         return bool(poll.poll(patience_seconds * 1000))
 
     def get_request(self) -> tuple[socket.socket, Any]:
-        """Accept a connection; where no descriptor or memory is free, let nobody in for a moment and say so once."""
+        """Accept a connection; if descriptors or memory are exhausted, accept none for a while and log it once."""
         try:
             return super().get_request()
         except OSError as error:
@@ -380,7 +380,7 @@ class _Server(ThreadingHTTPServer):
         self._ring()
 
     def _ring(self) -> None:
-        with suppress(OSError):  # it was rung so often that it is heard anyway, or the server is closed
+        with suppress(OSError):  # its buffer is full, so that the loop wakes anyway, or the server is closed
             self._waker.send(b"x")
 
     def server_close(self) -> None:
@@ -396,8 +396,8 @@ class _Server(ThreadingHTTPServer):
     def server_bind(self) -> None:
         """Bind without the reverse name lookup of the base class, which may wait for a name server."""
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        # Each connection inherits it: once the client has all of the answer it is reset (tcp(7)), also where it never
-        # closes its end. Else it would hold a port of the machine, and of some 28,000 none would be left for a scraper.
+        # Inherited by each connection: once the client has the whole response, it is reset (tcp(7)), even if the client
+        # never closes its end. Otherwise it would hold one of some 28,000 ports, until none is left for a scraper.
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_LINGER2, -1)
         asked = str(self.server_address[0])
         self.socket.bind(with_zone(asked, self.server_address[1]))
@@ -406,15 +406,15 @@ class _Server(ThreadingHTTPServer):
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
 
     def verify_request(self, request: Any, client_address: Any) -> bool:
-        """Take a connection, in the place of another where many are open."""
+        """Admit a connection, in place of another if too many are open."""
         return self.connections.admit(request)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Wait for the request of a connection that was taken."""
+        """Wait for the request of an admitted connection."""
         self._arrivals.expect(request)
 
     def shutdown_request(self, request: Any) -> None:
-        """Forget a connection that ends; where its place was waited for, the loop hears of it."""
+        """Forget a connection that ends; wake the loop if it awaits a free place."""
         self._requests.pop(request, None)
         self.connections.forget(request)
         super().shutdown_request(request)
@@ -422,7 +422,7 @@ class _Server(ThreadingHTTPServer):
             self._ring()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Log what a request raised: one line, never a traceback on standard error."""
+        """Log the exception of a request in one line, never as a traceback on standard error."""
         error = sys.exc_info()[1]
         if self._log is not None and not isinstance(error, ConnectionError | TimeoutError):
             self._log(f"http: request failed: {type(error).__name__}: {error}")
@@ -433,7 +433,7 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def setup(self) -> None:
-        """Give up on a client that is silent for the life of a connection."""
+        """Set up the streams; a client that reads nothing for CONNECTION_SECONDS is given up."""
         super().setup()
         self.connection.settimeout(CONNECTION_SECONDS)
         request = self.server.received(self.connection)
@@ -442,22 +442,22 @@ class _Handler(BaseHTTPRequestHandler):
         self._is_whole = request.whole
 
     def do_GET(self) -> None:
-        """Answer with a page."""
+        """Respond with a page."""
         self._respond(with_body=True)
 
     def do_HEAD(self) -> None:
-        """Answer with the headers of a page."""
+        """Respond with the headers of a page."""
         self._respond(with_body=False)
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Refuse a request that is not understood; the method that is not offered is told what is."""
+        """Reject an invalid request; for an unsupported method, name the supported ones."""
         if code == HTTPStatus.NOT_IMPLEMENTED:
             self._send(_plain(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD: nothing here can be changed"))
         else:
             self._send(_plain(HTTPStatus(code), message or HTTPStatus(code).phrase))
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Keep quiet: a scrape every few seconds is no news."""
+        """Log nothing: a scrape every few seconds is not worth a line."""
 
     def send_response(self, code: int, message: str | None = None) -> None:
         """Send the status line without the name and version of server and interpreter."""
@@ -505,7 +505,7 @@ def _plain(status: HTTPStatus, line: str) -> _Answer:
 
 
 def _quality(header: str, wanted: str) -> float:
-    """Return how much an Accept header wants *wanted*: from 1 to 0, not at all. Versions are all one."""
+    """Return the quality of *wanted* in an Accept header, from 0 (not acceptable) to 1. Versions are ignored."""
     qualities = [0.0]
     for entry in header.split(","):
         name, *parameters = (word.strip().lower() for word in entry.split(";"))
