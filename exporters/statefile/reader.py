@@ -1,7 +1,7 @@
-"""Reading the state file, with the standard library alone: a prolog starts in milliseconds or not at all.
+"""Reads the state file with the standard library alone, so that a prolog starts within milliseconds.
 
 A file that cannot be trusted is absent, with the reason: a wrong owner, a symbolic link, another boot, a simulated
-node, a line that does not parse. What a site does when the verdict is absent or expired is its own decision.
+node, a line that cannot be parsed. The site decides the effect of an absent or expired verdict.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 FORMAT = "nodevet-state/1"
 NEVER = 9_999_999_999
-"""The expiry of a verdict that stands until the machine boots again, in seconds of uptime."""
+"""The expiry of a verdict that holds until the next boot, in seconds of uptime."""
 
 MAXIMUM_BYTES = 1 << 20
 STATES = ("ok", "degraded", "unknown", "failed")
@@ -21,11 +21,11 @@ AGENT_STATES = ("starting", "running", "draining", "drained", "released", "stopp
 KINDS = ("accelerator", "cpu", "nic", "memory", "disk")
 MOST_LINES = 999
 LONGEST_NUMBER = 11
-"""Digits. Readers in shell compare whole numbers, and take no longer ones."""
+"""Maximum number of digits. Readers in shell compare integers, and accept no longer ones."""
 
 
 class Absent(NamedTuple):
-    """There is no verdict, and why."""
+    """The absence of a verdict, with its reason."""
 
     reason: str
 
@@ -33,7 +33,7 @@ class Absent(NamedTuple):
 class DeviceState(NamedTuple):
     """The line of one device, or of the node's own faults (kind ``node``).
 
-    ``hard``: its faults close the gate; ``reach`` is the word for what the verdict rests on.
+    ``hard`` is set if its faults close the gate; ``reach`` is one of REACHES.
     """
 
     kind: str
@@ -48,7 +48,7 @@ class DeviceState(NamedTuple):
 
 
 class StateFile(NamedTuple):
-    """A state file that was read. Times are seconds of uptime (CLOCK_BOOTTIME); ``hard``: its faults close the gate."""
+    """A parsed state file. Times are seconds of uptime (CLOCK_BOOTTIME); ``hard`` if its faults close the gate."""
 
     state: str
     expires_uptime: int
@@ -67,7 +67,7 @@ class StateFile(NamedTuple):
 
 
 def read_state(path: str, *, boot_id: str, uptime_seconds: float, owner_uid: int = 0) -> StateFile | Absent:
-    """Return the state in *path*, or Absent where it is missing, not to be trusted, foreign, simulated or expired."""
+    """Return the state in *path*, or Absent if it is missing, untrusted, of another boot, simulated or expired."""
     content = _trusted_content(path, owner_uid)
     if isinstance(content, Absent):
         return content
@@ -84,9 +84,9 @@ def read_state(path: str, *, boot_id: str, uptime_seconds: float, owner_uid: int
 
 
 def parse(content: str) -> StateFile | Absent:
-    """Return the content of a state file; Absent names the fault in it.
+    """Return the content of a state file; Absent names its error.
 
-    A word that is not one of its column makes the whole file absent: it may be of a newer agent, and mean anything.
+    An unknown word makes the whole file absent: it may come from a newer agent, with any meaning.
     """
     lines = content.split("\n")
     if len(lines) < 5 or lines.pop() or lines[-1].split() != ["end", str(len(lines) - 1)]:
@@ -100,13 +100,13 @@ def parse(content: str) -> StateFile | Absent:
 
 
 def boot_id(root: str = "/") -> str:
-    """Return the id of the present boot."""
+    """Return the id of the current boot."""
     with open(f"{root.rstrip('/')}/proc/sys/kernel/random/boot_id", encoding="ascii") as file:  # noqa: PTH123
         return file.read().strip()
 
 
 def uptime_seconds(root: str = "/") -> float:
-    """Return the seconds since boot, sleep included."""
+    """Return the seconds since boot, including suspended time."""
     with open(f"{root.rstrip('/')}/proc/uptime", encoding="ascii") as file:  # noqa: PTH123
         return float(file.read().split()[0])
 
@@ -173,7 +173,7 @@ def _device(line: str, kinds: tuple[str, ...]) -> DeviceState:
 
 
 def _fields(line: str, count: int) -> list[str]:
-    """Return the fields of *line* as a shell's ``read`` splits it: by blanks and tabs, and the last keeps its own."""
+    """Return the fields of *line* as a shell's ``read`` splits it: at blanks and tabs, except within the last field."""
     words: list[str] = []
     rest = line.strip(" \t")
     while len(words) < count - 1 and rest:

@@ -1,8 +1,8 @@
-"""The state file: the verdict in a few lines of plain text, for a prolog that must not wait.
+"""Writes the state file: the verdict in a few lines of plain text, for a prolog that must not wait.
 
-docs/reference/state-file.md has the grammar. The file is replaced in one step and reaches the disk before the writer
-returns, so a reader sees the old file or the new one, and a crash of the machine leaves no half. Reading is in
-reader.py, which needs nothing but the standard library.
+docs/reference/state-file.md has the grammar. The file is replaced atomically and reaches the disk before the writer
+returns: a reader sees the old file or the new one, also after a crash of the machine. reader.py reads the file, with
+the standard library alone.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from .reader import FORMAT, NEVER, uptime_seconds
 
 MODE = 0o644
 NOTHING = "-"
-"""Stands where a field has no value, so that a shell splits every line into the same fields."""
+"""Placeholder of a field without a value, so that a shell splits every line into the same fields."""
 
 SLACK_SECONDS = 1.0
-"""The two clocks of an ordinary host differ by less: by the rounding of /proc/uptime."""
+"""Maximum difference (s) of the two clocks of an ordinary host, caused by the rounding of /proc/uptime."""
 
 
 class StateFileError(NodevetError):
-    """The state file cannot be written: names the file, why and what to do. The file that was there stays."""
+    """The state file cannot be written: names the file, the cause and the next step. The existing file stays."""
 
 
 def clock_lead(root: str = "/") -> float:
-    """Return the seconds by which CLOCK_BOOTTIME is ahead of the ``proc/uptime`` below *root* that readers look at.
+    """Return the lead (s) of CLOCK_BOOTTIME over ``proc/uptime`` below *root*, which readers of the state file use.
 
-    They are one clock, except in a container whose /proc/uptime began with the container (lxcfs): there an expiry by
-    CLOCK_BOOTTIME would come late by the uptime that the host had. Zero where it cannot be read. Taken anew for each
-    file, because one of the clocks may stand still while the machine is suspended.
+    Both are one clock, except in a container whose /proc/uptime began with the container (lxcfs): an expiry by
+    CLOCK_BOOTTIME would be late there by the earlier uptime of the host. The lead is zero if it cannot be read. It is
+    read anew for each file, because one of the clocks may stop while the machine is suspended.
     """
     before = time.clock_gettime(time.CLOCK_BOOTTIME)
     try:
@@ -57,10 +57,10 @@ def clock_lead(root: str = "/") -> float:
 
 
 def write_state(path: Path, snapshot: Snapshot, *, ttl_seconds: float, lead_seconds: float = 0.0) -> None:
-    """Replace *path* by the state of *snapshot*, good for *ttl_seconds* after it was judged.
+    """Replace *path* with the state of *snapshot*, valid for *ttl_seconds* after its judgement.
 
-    The times in it are of the clock of its readers, which the snapshot's is ahead of by *lead_seconds*.
-    Raises StateFileError when the file cannot be written or *path* is a symbolic link.
+    Its times are on the clock of its readers; the clock of the snapshot leads by *lead_seconds*. Raises StateFileError
+    if the file cannot be written or *path* is a symbolic link.
     """
     try:
         replace(path, state_text(snapshot, ttl_seconds=ttl_seconds, lead_seconds=lead_seconds).encode(), mode=MODE)
@@ -71,8 +71,8 @@ def write_state(path: Path, snapshot: Snapshot, *, ttl_seconds: float, lead_seco
 def state_text(snapshot: Snapshot, *, ttl_seconds: float, lead_seconds: float = 0.0) -> str:
     """Return the text of the state file of *snapshot*.
 
-    A verdict ``failed`` that rests on a hard fault does not expire within its boot: it outlives the agent. That holds
-    too where its mode lets it only be seen, so that the mode alone decides what it does.
+    A verdict ``failed`` because of a hard fault does not expire within its boot: it outlives the agent. This holds also
+    if the fault's mode only observes, so that the mode alone decides the effect.
     """
     verdict, reach = snapshot.verdict, reaches(snapshot)
     fresh_until = max(int(snapshot.time.boottime_ns / 1e9 + ttl_seconds - lead_seconds), 0)
@@ -100,7 +100,7 @@ def state_text(snapshot: Snapshot, *, ttl_seconds: float, lead_seconds: float = 
 
 def _agent(snapshot: Snapshot) -> str:
     if snapshot.agent.slurm is not None and snapshot.agent.slurm.drained:
-        # Also where more is about to be written, and by an agent that ends: a job that comes is a person's word.
+        # Also before a further write, and in an agent that stops: a new job means that a person resumed the node.
         return "drained"
     if snapshot.agent.stopping:
         return "stopped"
@@ -112,10 +112,10 @@ def _agent(snapshot: Snapshot) -> str:
 
 
 def _device_lines(snapshot: Snapshot, reach: Callable[[Verdict, str], Reach]) -> Iterator[str]:
-    """Yield the line of the node's own faults, then one per device; a device that was never judged is unknown.
+    """Yield the line of the node's own faults, then one per device; a device without a judgement is unknown.
 
-    Devices come in the order of their PCI addresses, by which SLURM numbers GPUs that it finds itself. What it does
-    not find has none there: one of which a person said that it is gone, and one that its vendor's driver does not hold.
+    Devices are in the order of their PCI addresses, by which SLURM numbers the GPUs that it finds itself. Devices that
+    it does not find have no address here: those that a person declared gone, and those without their vendor's driver.
     """
     gone = taken_out(snapshot.episodes)
     of_node = snapshot.device_verdicts.get(NODE) or judge(NODE, snapshot.episodes, snapshot.findings)
@@ -132,14 +132,14 @@ def _device_lines(snapshot: Snapshot, reach: Callable[[Verdict, str], Reach]) ->
 
 
 def _is_without_driver(device: Device) -> bool:
-    """Return whether the bus alone shows *device*, which is lent to a guest or has another driver or none."""
+    """Return whether only the bus shows *device*: it is lent to a guest, or has another driver or none."""
     module = vendor_of(device.vendor).kernel_module
     is_bare = (device.kind, device.backend) == (DeviceKind.ACCELERATOR, "host")
     return is_bare and module is not None and device.driver != module
 
 
 def _verdict(snapshot: Snapshot, device: Device) -> tuple[Verdict, str]:
-    """Return the verdict of *device* and whose it is: a part is at least as bad as the whole, jobs suffer alike."""
+    """Return the worse verdict of *device* and of its parent, with the id of that device: jobs suffer from either."""
     unjudged = Verdict(state=State.UNKNOWN, reason="nothing was evaluated")
     own = snapshot.device_verdicts.get(device.id, unjudged)
     whole = None if device.parent is None else snapshot.device_verdicts.get(device.parent)
@@ -149,7 +149,7 @@ def _verdict(snapshot: Snapshot, device: Device) -> tuple[Verdict, str]:
 
 
 def _permitted(snapshot: Snapshot) -> str:
-    """Return the node with the scheduler's name of the only one that may close: a machine may be several nodes."""
+    """Return NODE, with SLURM's name of the only node that may close: a machine may be several nodes."""
     permit = snapshot.agent.permit
     return f"{NODE}:{permit.node}" if permit.held and permit.node else NODE
 
@@ -163,7 +163,7 @@ def _line(kind: str, device: Device | None, verdict: Verdict, reach: Reach, *, i
 
 
 def _words(text: str) -> str:
-    """Return *text* on one line, without control characters and backslashes: a shell's ``read`` may meet it."""
+    """Return *text* on one line, without control characters and backslashes, for the ``read`` of a shell."""
     plain = "".join(letter if letter.isprintable() and letter != "\\" else " " for letter in text)
     return " ".join(plain.split()) or NOTHING
 
