@@ -1,9 +1,9 @@
-"""Families as a page, by prometheus_client: the text format 0.0.4 and OpenMetrics 1.0.
+"""Encodes families as a page with prometheus_client: the text format 0.0.4 and OpenMetrics 1.0.
 
-Each page is collected from an object of its own. There is no registry, and the global one, which tells of the
-interpreter and the process, is never shown. What prometheus_client does not look at is looked at here: it drops a label
-of which no value was given, shows None as a sample without a value, and raises for a whole page where one label holds
-half a letter. Loaded by the first scrape; docs/decisions/0034-prometheus-client-encodes.md has what that costs.
+Each page has a collector of its own. There is no registry; the global one, with metrics of the interpreter and the
+process, is never exported. This module makes the checks that prometheus_client lacks: it drops a label without a value,
+exports None as a sample without a value, and raises for a whole page if one label has a lone surrogate. The first
+scrape loads this module; docs/decisions/0034-prometheus-client-encodes.md states the cost.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .family import Family, kept
 def encoded(found: Iterable[Family], guard: Guard | None = None, *, openmetrics: bool = False) -> bytes:
     """Return *found* as a page; a family that raises is left out and reported to *guard*; without a guard it raises.
 
-    Names are escaped as the library does by default, ``underscores``; ours are such that there is nothing to escape.
+    Names are escaped by the default of the library, ``underscores``; our names need no escaping.
     """
     return _ENCODERS[openmetrics](_Families(found, guard))
 
@@ -45,13 +45,13 @@ class _Families:
 
 
 _ENCODERS: Mapping[bool, Callable[[_Families], bytes]] = {False: in_text, True: in_openmetrics}
-"""By whether the page is one of OpenMetrics."""
+"""The encoder, by whether the page is OpenMetrics."""
 
 
 def metric(family: Family) -> Metric:
     """Return *family* for prometheus_client. Raises ModelError, TypeError or OverflowError: no series is guessed.
 
-    It is given neither ``unit=`` nor ``created=``: the one changes the name, the other adds a series per counter.
+    Neither ``unit=`` nor ``created=`` is passed: the former changes the name, the latter adds a series per counter.
     """
     of_kind = CounterMetricFamily if family.kind == "counter" else GaugeMetricFamily
     made = of_kind(family.name, family.help, labels=family.labels)
@@ -63,5 +63,5 @@ def metric(family: Family) -> Metric:
 
 
 def _encodable(label: str) -> str:
-    """Return *label* with lone surrogates as their numbers: two labels that differ still do."""
+    """Return *label* with lone surrogates as escapes, so that different labels stay different."""
     return label.encode("utf-8", "backslashreplace").decode()

@@ -1,4 +1,4 @@
-"""A metric as plain data, built from a Snapshot by the modules beside this one."""
+"""A metric family as plain data; the modules beside this one build it from a Snapshot."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LabelValues = tuple[str, ...]
 
 
 class Family(msgspec.Struct):
-    """All series of one metric: name without ``_total``, kind ``gauge | counter``, help, value by values of labels."""
+    """One metric family: name without ``_total``, kind ``gauge | counter``, help, and values by label values."""
 
     name: str
     kind: str
@@ -46,7 +46,7 @@ _DECLARED = {row.name: row for row in read_table(Path(__file__).with_name("famil
 
 
 def family(name: str, samples: Mapping[LabelValues, Value | None], *, unit: str = "") -> Family:
-    """Return the metric that ``families.csv`` calls *name*, one per *unit* where it has some."""
+    """Return the family *name* of ``families.csv``; *unit*, if it is given, is the end of its full name."""
     row = _DECLARED[name]
     return measured(f"{name}_{unit}" if unit else name, row.kind, row.help, row.labels, samples)
 
@@ -54,14 +54,14 @@ def family(name: str, samples: Mapping[LabelValues, Value | None], *, unit: str 
 def measured(
     name: str, kind: str, description: str, labels: tuple[str, ...], samples: Mapping[LabelValues, Value | None]
 ) -> Family:
-    """Return a metric with our prefix; samples that are None were not measured and are left out."""
+    """Return a family with our prefix; a sample of None was not measured and is left out."""
     known = {values: value for values, value in samples.items() if value is not None}
     return Family(PREFIX + name, kind, description, labels, known)
 
 
 def kept(guard: Guard | None, name: str, work: Callable[[], Made], otherwise: Made) -> Made:
-    """Return the result of *work*; where it raises, *guard* reports *name*, and *otherwise* is returned.
+    """Return the result of *work*; if it raises, *guard* reports *name*, and *otherwise* is returned.
 
-    Without a guard whatever it raises is raised.
+    Without a guard, the exception is raised.
     """
     return guard.run(name, work, lambda: otherwise) if guard else work()

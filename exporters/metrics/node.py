@@ -69,7 +69,7 @@ def _agent(snapshot: Snapshot) -> Iterator[Family]:
 
 
 def _own_use(use: OwnUse) -> Iterator[Family]:
-    """Yield what the agent's process took when this page was judged; what could not be read is left out."""
+    """Yield the resource usage of the agent's process at the judgement; unreadable values are left out."""
     yield family("agent_resident_memory_bytes", {(): use.resident_bytes})
     yield family("agent_proportional_memory_bytes", {(): use.proportional_bytes})
     yield family("agent_open_file_descriptors", {(): use.open_descriptors})
@@ -119,7 +119,7 @@ def _identity(device: Device) -> LabelValues:
 
 
 def _episodes(snapshot: Snapshot) -> Iterator[Family]:
-    """Yield the faults that are not cleared; those of several parts of a device under one code are one series."""
+    """Yield the faults that are not cleared; faults of several parts of a device under one code share a series."""
     counted = dict.fromkeys(EpisodeState, 0)
     active: dict[LabelValues, Value | None] = {}
     opened: dict[LabelValues, Value | None] = {}
@@ -177,7 +177,7 @@ def _events(snapshot: Snapshot) -> Iterator[Family]:
 
 
 def _checks(snapshot: Snapshot) -> Iterator[Family]:
-    """Yield two series for each check: more of them would make a page grow with every check that is added."""
+    """Yield two series per check, so that a page grows little with each added check."""
     runs = {(run.check,): run for run in snapshot.checks}
     yield family("check_success", {labels: run.success for labels, run in runs.items()})
     yield family("check_duration_seconds", {labels: run.duration_seconds for labels, run in runs.items()})
@@ -207,7 +207,7 @@ def _limits(snapshot: Snapshot, units: tuple[str, ...]) -> Iterator[Family]:
 
 
 def _stricter(finding: Finding, known: Value) -> Value:
-    """Return the one of two limits that is broken first."""
+    """Return the stricter of two limits."""
     assert finding.limit is not None
     choose = min if finding.limit.op.startswith(">") else max
     return choose(finding.limit.value, known)

@@ -1,10 +1,10 @@
-"""The metrics page: which series a Snapshot has, encoded by prometheus_client.
+"""The metrics page: the series of a Snapshot, encoded by prometheus_client.
 
-The page is built from one Snapshot each time, so a device that vanished vanishes here too, and a reading that is not
-there is a series that is not there: never a zero.
+Each page is built from one Snapshot: a device that vanished has no series, and a missing reading has no series instead
+of a zero.
 
-A default page keeps one node small: error counters of links and memory blocks are summed per device. With
-``detail`` the same metrics carry one series per link and block, and every exported quantity is on the page.
+A default page keeps one node small: error counters of links and memory blocks are summed per device. With ``detail``
+the same metrics have one series per link and block, and every exported quantity is on the page.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from .scheduler import scheduler_metrics
 
 CONTENT_TYPE_TEXT = "text/plain; version=0.0.4; charset=utf-8"
 CONTENT_TYPE_OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
-"""Content types of the page, for any version or escaping that a scraper requests: the names need none."""
+"""Content types of the page, for any version or escaping that a scraper requests: the names need no escaping."""
 
 
 def families(snapshot: Snapshot, *, detail: bool = False, guard: Guard | None = None) -> list[Family]:
     """Return the metrics of *snapshot*, those of the node first; families without series are left out.
 
-    What makes a few of them and raises costs those, and *guard* tells; without a guard it raises.
+    If a maker raises, only its own families are lost, and *guard* reports it; without a guard it raises.
     """
     readings: list[Maker] = []
     kept(guard, "metrics: readings", lambda: readings.extend(quantity_makers(snapshot, detail=detail)), None)
@@ -48,12 +48,12 @@ def families(snapshot: Snapshot, *, detail: bool = False, guard: Guard | None = 
 
 
 class MetricsPage:
-    """Renders a Snapshot once per format and hands the same bytes out until another Snapshot comes."""
+    """Renders a Snapshot once per format and returns the same bytes until the next Snapshot."""
 
     def __init__(self, *, detail: bool = False, guard: Guard | None = None) -> None:
-        """Start with nothing rendered; *detail* puts every link and every quantity on the page.
+        """Start without a rendered page; *detail* puts every link and every quantity on the page.
 
-        *guard* tells of metrics that cannot be made and are left out; without one, the page raises.
+        *guard* reports families that raise and are left out; without a guard the page raises.
         """
         self._detail = detail
         self._guard = guard

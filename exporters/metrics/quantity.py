@@ -1,4 +1,4 @@
-"""The quantities on the metrics page: which of them a default page shows, and how parts become labels or sums."""
+"""The quantities on the metrics page: the selection for a default page, and the labels or sums of parts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .family import Family, LabelValues, Maker, Value, family, measured
 
 STALE_ROUNDS = 3
 STALE_MINIMUM_SECONDS = 180.0
-"""Readings older than both are history, not the present: their series end."""
+"""A reading older than both is stale: its series ends."""
 
 PART_LABELS = {
     PartKind.SENSOR: "sensor",
@@ -31,7 +31,7 @@ _DEVICE = ("device",)
 _SUMMED_PARTS = frozenset({PartKind.LINK, PartKind.MEMORY_BLOCK})
 
 Readings = dict[tuple[str, str, int | None], Reading]
-"""The newest readings of one quantity by device, name of the part and its index."""
+"""The newest readings of one quantity, by device, name of the part and its index."""
 
 
 def quantity_makers(snapshot: Snapshot, *, detail: bool) -> Iterator[Maker]:
@@ -94,7 +94,7 @@ def _quantity(quantity: Quantity, readings: Readings, *, detail: bool) -> Iterat
 def _part_samples(
     quantity: Quantity, readings: Readings, *, detail: bool
 ) -> tuple[tuple[str, ...], dict[LabelValues, Value | None]]:
-    """Return the names of the labels and the samples; where no part has a name, the device alone is a label."""
+    """Return the label names and the samples; if no part has a name, the device is the only label."""
     is_whole = detail or "*" in quantity.shown
     values: dict[LabelValues, Value | None] = {
         (device, _part_name(reading.part)): reading.value
@@ -118,7 +118,7 @@ def _state_samples(quantity: Quantity, readings: Readings) -> dict[LabelValues, 
 
 
 def _sums(readings: Readings) -> dict[str, float | int | None]:
-    """Return one sum per device; a device of which a part could not be read has none, for it would be too small."""
+    """Return one sum per device; None if a part could not be read, because the sum would be too small."""
     sums: dict[str, float | int | None] = {}
     for (device, _, _), reading in readings.items():
         if reading.status is ReadingStatus.UNSUPPORTED:
@@ -135,7 +135,7 @@ def _by_device(values: Mapping[str, float | int | None]) -> dict[LabelValues, Va
     return {(device,): value for device, value in values.items()}
 
 
-@lru_cache(maxsize=4096)  # a part keeps its name from page to page
+@lru_cache(maxsize=4096)  # the name of a part is the same on each page
 def _part_name(part: Part) -> str:
     index = "" if part.index is None else str(part.index)
     return "_".join(word for word in (part.name, index) if word)

@@ -16,13 +16,13 @@ _FIGURES = (
     ("mismatches", 1, "burnin_mismatches", True),
     ("gemms_verified", 1, "burnin_gemms_verified", False),
 )
-"""Figure of a result, what brings it to a base unit, its metric, and whether a default page has it."""
+"""Figure of a result, factor to the base unit, metric, and whether a default page shows it."""
 
 
 def result_metrics(snapshot: Snapshot, *, detail: bool) -> Iterator[Family]:
     """Yield the last burn-in of each workload, device and number format."""
     standing = _standing(snapshot)
-    newest = snapshot.results  # in the order in which they came, whatever the wall clock says
+    newest = snapshot.results  # in order of arrival, independent of the wall clock
     yield family(
         "burnin_passed",
         {_labels(result): is_passed_retest(result) for result in newest} | dict.fromkeys(standing, False),
@@ -30,7 +30,7 @@ def result_metrics(snapshot: Snapshot, *, detail: bool) -> Iterator[Family]:
     if newest:
         yield family("burnin_complete", {(): last_proof(newest, snapshot.episodes).state is State.OK})
     finished = {_labels(result): result for result in newest if result.state is ResultState.FINISHED}
-    # Found is found: a wrong result counts although its load was stopped or died.
+    # A wrong result counts even if its load was stopped or died.
     last = finished | {_labels(result): result for result in newest if result.metric("mismatches")}
     for figure, scale, name, by_default in _FIGURES:
         if by_default or detail:
@@ -44,7 +44,7 @@ def result_metrics(snapshot: Snapshot, *, detail: bool) -> Iterator[Family]:
 
 
 def _standing(snapshot: Snapshot) -> dict[LabelValues, int]:
-    """Return the wrong results that stand: a burn-in that found none since was no proof against them."""
+    """Return the wrong results that still count: no later burn-in was a proof against them."""
     return {
         (shown.workload, device, shown.dtype or ""): shown.wrong for device, shown in standing_wrong(snapshot.episodes)
     }

@@ -1,4 +1,4 @@
-"""The writer to SLURM on the metrics page; where it is off there is nothing but that."""
+"""The SLURM writer on the metrics page; if it is off, the page shows only that."""
 
 from __future__ import annotations
 
