@@ -1,4 +1,4 @@
-"""What a report shows, whatever it was made from: a Snapshot, a burn-in or a status in JSON."""
+"""The data of a report, made from a Snapshot, a burn-in or a status in JSON."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ _SIGNS = {
     "_bytes": (2.0**-20, "MiB"),
     "_seconds": (1.0, "s"),
 }
-"""Scale and sign for people of what a condition's key ends in."""
+"""Scale and unit for people, by the suffix of a condition's key."""
 
 
 _NO_SETTINGS = ("load", "planned_results", "simulated")
-"""Conditions that the page tells elsewhere, or that tell people nothing."""
+"""Conditions that the page shows elsewhere, or that mean nothing to people."""
 
 
 class Workload(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,18 +59,18 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def settings(self) -> tuple[tuple[str, str], ...]:
-        """Return the conditions that one line can say, with their units."""
+        """Return the conditions that fit on one line, with their units."""
         said = ((key, _said(key, value)) for key, value in self.conditions.items() if key not in _NO_SETTINGS)
         return tuple((_without_unit(key), value) for key, value in said if value)
 
     @property
     def mismatch_reports(self) -> tuple[dict[str, Any], ...]:
-        """Return what was found out about each wrong result: where it is, what differs, and whether it repeats."""
+        """Return the examination of each wrong result: its place, its difference, and whether it repeats."""
         reports = self.conditions.get("mismatch_reports")
         return tuple(report for report in reports if isinstance(report, dict)) if isinstance(reports, list) else ()
 
     def figure(self, name: str) -> float | int | None:
-        """Return the figure *name*, or None where it was not measured."""
+        """Return the figure *name*, or None if it was not measured."""
         return self.figures.get(name)
 
 
@@ -94,12 +94,12 @@ class ReportDocument(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def open_findings(self) -> int:
-        """Return how many findings are open: confirmed, not over and not acknowledged."""
+        """Return the number of open findings: confirmed, not over and not acknowledged."""
         return sum(finding.state == "open" for finding in self.findings)
 
     @property
     def device_count(self) -> int:
-        """Return how many devices there are, the node itself not counted."""
+        """Return the number of devices, without the node itself."""
         return sum(device.kind != DeviceKind.NODE.value for device in self.devices)
 
     @property
@@ -109,7 +109,7 @@ class ReportDocument(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def gemms_verified(self) -> int:
-        """Return how many products were verified on all devices."""
+        """Return the number of products verified on all devices."""
         return sum(int(workload.figure("gemms_verified") or 0) for workload in self.workloads)
 
     @property
@@ -119,7 +119,7 @@ class ReportDocument(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def mismatches(self) -> int:
-        """Return how many of them were wrong."""
+        """Return the number of wrong products."""
         return sum(int(workload.figure("mismatches") or 0) for workload in self.workloads)
 
 
@@ -131,9 +131,9 @@ def from_burn_in(document: BurnInDocument) -> ReportDocument:
 
 
 def _judged_anew(document: BurnInDocument) -> BurnInDocument:
-    """Return *document* with what its own rows prove: what an earlier nodevet or anybody else wrote is not believed.
+    """Return *document* with the verdict that its own rows prove: statements of others are not trusted.
 
-    It may say that it is worse than its rows, never that it is better.
+    Its verdict may be worse than its rows, never better.
     """
     names = {device.id: device.pci or device.id for device in document.devices}
     told = document.completeness
@@ -149,7 +149,7 @@ def _judged_anew(document: BurnInDocument) -> BurnInDocument:
 
 
 def _told(document: BurnInDocument) -> Verdict:
-    """Return the verdict that *document* tells of itself, as far as it agrees with itself."""
+    """Return the verdict stated in *document*, or a worse one if other statements in it contradict it."""
     if document.verdict not in set(State):
         return Verdict(state=State.UNKNOWN, reason=f"its verdict {document.verdict!r} is not known")
     verdict = Verdict(state=State(document.verdict), reason=document.reason)
@@ -177,7 +177,7 @@ def _result(workload: Workload) -> Result:
 
 
 def read_document(content: bytes, name: str = "document") -> ReportDocument:
-    """Return the report of the JSON in *content*; UsageError says what *name* is instead of a known document."""
+    """Return the report of the JSON in *content*. Raises UsageError, with *name*, if it is no known document."""
     try:
         schema = decoded(content, _Named).schema
         if schema == BURN_IN_SCHEMA:
@@ -227,7 +227,7 @@ def _workloads(results: Iterable[ResultDocument], labels: dict[str, str]) -> tup
 
 
 def _workload(rows: list[ResultDocument], labels: dict[str, str]) -> Workload:
-    # Where rows of one run disagree, the worst of them counts.
+    # If rows of one run disagree, the worst of them counts.
     first = next((row for row in rows if row.state != ResultState.FINISHED), rows[0])
     figures = {row.metric: row.value for row in rows}
     wrong = [row.value for row in rows if row.metric == "mismatches" and row.value]
@@ -245,7 +245,7 @@ def _without_unit(key: str) -> str:
 
 
 def _said(key: str, value: object) -> str:
-    """Return *value* for people, in the unit that its *key* ends in; empty where one line cannot say it."""
+    """Return *value* for people, in the unit at the end of its *key*; empty if it does not fit on one line."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, str):

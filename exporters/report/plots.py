@@ -1,4 +1,4 @@
-"""What a plot shows: lines over time and bars, laid out for the template that draws them."""
+"""The data of plots, lines over time and bars, laid out for their template."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from nodevet.exporters.format import bar_length
 WIDTH, HEIGHT = 480, 210
 LEFT, RIGHT, TOP, BOTTOM = 46, 10, 10, 26
 FRAME = {"width": WIDTH, "height": HEIGHT, "left": LEFT, "right": WIDTH - RIGHT}
-"""What the template needs to know of the frame that all plots have."""
+"""The frame of all plots, for the template (pixels)."""
 
 MAXIMUM_POINTS = 240
-"""Per line: more than the pixels of the plot say nothing."""
+"""Maximum number of points per line: more points than pixels show nothing new."""
 
 COLOURS = 8
 """Lines beyond this many repeat a colour; the style sheet names colours ``s0`` to ``s7``."""
@@ -29,7 +29,7 @@ class Line(msgspec.Struct, frozen=True):
 
 
 class Curve(msgspec.Struct, frozen=True):
-    """A line as it is drawn: its colour in the style sheet, its name, and the path through its points."""
+    """A line as drawn: its colour in the style sheet, its name, and the path through its points."""
 
     colour: int
     name: str
@@ -37,7 +37,7 @@ class Curve(msgspec.Struct, frozen=True):
 
 
 class Plot(msgspec.Struct, frozen=True):
-    """Lines over time. Places of ``rows`` and ``columns`` are pixels, beside the label that stands there."""
+    """Lines over time. ``rows`` and ``columns`` are positions (pixels), each with its label."""
 
     title: str
     unit: str
@@ -48,14 +48,14 @@ class Plot(msgspec.Struct, frozen=True):
 
 
 class Bar(msgspec.Struct, frozen=True):
-    """A bar: how much of it is filled, in hundredths, and where its tick stands; empty where it has none."""
+    """A bar: the filled part (%) and the position of its tick (%), empty if it has none."""
 
     length: str
     mark: str
 
 
 def line_plot(title: str, unit: str, lines: Sequence[Line]) -> Plot | None:
-    """Return *lines* over time, or None where no line has two points."""
+    """Return *lines* over time, or None if no line has two points."""
     drawn = [Line(line.name, _thinned(_finite(line.points))) for line in lines]
     if not any(len(line.points) > 1 for line in drawn):
         return None
@@ -81,7 +81,7 @@ def line_plot(title: str, unit: str, lines: Sequence[Line]) -> Plot | None:
 
 
 def bar(ratio: float, mark: float | None = None) -> Bar:
-    """Return a bar filled to *ratio* of its length, with a tick at *mark*; both are cut to 0 to 1."""
+    """Return a bar filled to *ratio* of its length, with a tick at *mark*; both are clipped to 0 to 1."""
     return Bar(bar_length(ratio), "" if mark is None else f"{max(float(bar_length(mark)) - 0.6, 0):.1f}")
 
 
@@ -106,7 +106,7 @@ def _finite(points: Iterable[tuple[float, float]]) -> tuple[tuple[float, float],
 
 
 def _thinned(points: tuple[tuple[float, float], ...]) -> tuple[tuple[float, float], ...]:
-    """Return lowest and highest point of each stretch of time, so that a short dip stays visible."""
+    """Return the lowest and highest point of each time interval, so that a short dip stays visible."""
     if len(points) <= MAXIMUM_POINTS:
         return points
     stretch = math.ceil(len(points) / (MAXIMUM_POINTS // 2))
@@ -118,7 +118,7 @@ def _thinned(points: tuple[tuple[float, float], ...]) -> tuple[tuple[float, floa
 
 
 def _padded(low: float, high: float) -> tuple[float, float]:
-    """Return a range of at least a twentieth of the value, so that noise does not look like a mountain."""
+    """Return a range of at least a twentieth of the value, so that noise is not magnified."""
     missing = (max(abs(high), abs(low)) / 20 or 1.0) - (high - low)
     return (low - missing / 2, high + missing / 2) if missing > 0 else (low, high)
 
@@ -137,7 +137,7 @@ def _number(value: float) -> str:
 
 
 def _clock(seconds: float) -> tuple[float, str]:
-    """Return the unit in which a person tells *seconds*, as its own seconds and its sign."""
+    """Return the unit of time for *seconds* that suits people: its length (s) and its symbol."""
     if seconds <= 120:
         return 1.0, "s"
     return (60.0, "min") if seconds <= 7200 else (3600.0, "h")

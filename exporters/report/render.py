@@ -20,11 +20,11 @@ _CURVES = {
     "clock_hertz": ("Clock", "MHz", 1e-6),
     "power_watts": ("Power", "W", 1.0),
 }
-"""Title, unit and scale for people of what may be drawn over time, in the order of the page."""
+"""Title, unit and scale of each quantity that may be plotted, in the order of the page."""
 
 
 def render(document: ReportDocument) -> str:
-    """Return *document* as an HTML page. Raises PageError where jinja2 cannot be imported."""
+    """Return *document* as an HTML page. Raises PageError if jinja2 cannot be imported."""
     folder = Path(__file__).parent
     unit = rate_unit(workload.figure("tflops_median") for workload in document.workloads)
     filters: dict[str, Callable[..., object]] = {
@@ -55,7 +55,7 @@ def _drawn(document: ReportDocument) -> list[str]:
 
 
 def _plots(document: ReportDocument, rate: tuple[str, float]) -> list[Plot]:
-    """Return a plot per quantity and number format, the devices in it in one order."""
+    """Return a plot per quantity and number format, with the devices in the same order in each."""
     names = _drawn(document)
     groups: dict[tuple[str, str | None], dict[str, SeriesDocument]] = {}
     for series in document.series:
@@ -77,7 +77,7 @@ def _scaled(series: SeriesDocument, scale: float) -> tuple[tuple[float, float], 
 
 
 def _efficiency_bar(workload: Workload) -> Bar | None:
-    """Return how much of the peak was reached, with a tick at the rate that 95 % of the batches reached."""
+    """Return the reached share of the peak, with a tick at the rate that 95 % of the batches reached."""
     efficiency, peak = workload.figure("efficiency_ratio"), workload.figure("peak_tflops")
     low = workload.figure("tflops_p5")
     if efficiency is None:
@@ -86,7 +86,7 @@ def _efficiency_bar(workload: Workload) -> Bar | None:
 
 
 def _number(value: float | int | None, digits: int = 3) -> str:
-    """Return *value* with *digits* significant digits and commas, or a dash where nothing was measured."""
+    """Return *value* with *digits* significant digits and commas, or a dash if it was not measured."""
     if value is None:
         return ABSENT
     if isinstance(value, int) or abs(value) >= 10 ** (digits - 1):
@@ -103,12 +103,12 @@ def _percent(value: float | None, digits: int = 1) -> str:
 
 
 def _added(overhead: float | None) -> str:
-    """Return the time that checking added; a figure of zero or less is below the noise of its measurement."""
+    """Return the time added by checking; a figure of zero or less is below the noise of its measurement."""
     return "not measurable" if overhead is not None and overhead <= 0 else _percent(overhead)
 
 
 def _measured(finding: FindingDocument) -> str:
-    """Return the number that *finding* rests on with its limit, as ``measured 3 °C, limit <= 5 °C (table);``."""
+    """Return the measured value of *finding* with its limit, as ``measured 3 °C, limit <= 5 °C (table);``."""
     if finding.value is None or isinstance(finding.value, bool | str):
         return ""
     limit = finding.limit
@@ -117,12 +117,12 @@ def _measured(finding: FindingDocument) -> str:
 
 
 def _remedy(action: str) -> str:
-    """Return *action* in words that say what to do; one of a newer nodevet by its name."""
+    """Return *action* as an instruction; an action of a newer nodevet by its name."""
     return ACTIONS.get(action, words(action))
 
 
 def _moment(text: str | None) -> str:
-    """Return a time stamp as people write it: ``2026-11-20 10:00:00 UTC``; what is none is shown as it is."""
+    """Return a time stamp for people: ``2026-11-20 10:00:00 UTC``; other text is returned unchanged."""
     if not text:
         return ABSENT
     try:
