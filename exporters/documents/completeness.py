@@ -1,4 +1,4 @@
-"""Completeness of a burn-in in its document: planned and verified formats."""
+"""Completeness of a burn-in in its document: the planned and the verified formats."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class AccountDocument(msgspec.Struct, frozen=True):
 
 
 class CompletenessDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether everything planned was verified to its end: ``complete``, ``incomplete`` or ``wrong``, and by format."""
+    """Whether all planned formats were verified fully: ``complete``, ``incomplete`` or ``wrong``, and by format."""
 
     state: str
     reason: str
@@ -32,12 +32,12 @@ class CompletenessDocument(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def unproved(self) -> tuple[AccountDocument, ...]:
-        """Return the formats that were not verified, those that a device lacks among them."""
+        """Return the formats that were not verified, including those that a device lacks."""
         return tuple(entry for entry in self.accounts if entry.standing != Standing.VERIFIED)
 
 
 def completeness_document(load: Completeness, names: Mapping[str, str]) -> CompletenessDocument:
-    """Return *load* for programs, its reason with devices by *names*."""
+    """Return *load* for programs; its reason names devices by *names*."""
     return CompletenessDocument(
         state=_WORDS[load.state],
         reason=load.reason(names),
@@ -50,5 +50,5 @@ def completeness_document(load: Completeness, names: Mapping[str, str]) -> Compl
 
 
 def device_names(devices: Iterable[Device]) -> dict[str, str]:
-    """Return how people find each device in the machine: by PCI address, else by id."""
+    """Return the name of each device for people: its PCI address, else its id."""
     return {device.id: device.pci or device.id for device in devices}

@@ -1,8 +1,8 @@
-"""The JSON that others may rely on: ``nodevet.status/1`` and ``nodevet.burn-in/1``, made from a Snapshot.
+"""The public JSON: ``nodevet.status/1`` and ``nodevet.burn-in/1``, made from a Snapshot.
 
-docs/reference/status-json.md says which words and nulls may appear. Additions are free; what is taken away or changes
-its meaning is a new schema number. Process ids and names are in none of it, so the same document may go to a
-person, to the socket and over plain HTTP.
+docs/reference/status-json.md lists the possible words and nulls. Additions keep the schema number; a removal or a
+change of meaning requires a new one. No document has process ids or process names, so that the same document may go to
+a person, to the socket and over plain HTTP.
 """
 
 from __future__ import annotations
@@ -102,8 +102,8 @@ def burn_in_document(
 ) -> BurnInDocument:
     """Return *results* (default: those of *snapshot*) of the burn-in *plan* as ``nodevet.burn-in/1``.
 
-    Its verdict is never better than what the load proved of what was *planned* (default: what the results show). Its
-    curves are *series* and those that the results carry in their conditions.
+    Its verdict is never better than the load's proof of *planned* (default: the formats in the results). Its curves are
+    *series* and those in the conditions of the results.
     """
     chosen = tuple(snapshot.results if results is None else results)
     names, load = device_names(snapshot.devices), account(tuple(planned), chosen)
@@ -159,7 +159,7 @@ def _device(device: Device, verdict: Verdict) -> DeviceDocument:
 
 
 def _findings(snapshot: Snapshot) -> tuple[FindingDocument, ...]:
-    """Return the episodes, then findings of the last round without an episode that did not pass; gravest first."""
+    """Return the episodes, then findings of the last round that did not pass and have no episode; gravest first."""
     lasting = [episode for episode in snapshot.episodes if episode.state is not EpisodeState.CLEARED]
     keys = {episode.key for episode in lasting}
     documents = [_from_episode(episode, snapshot.modes) for episode in lasting]
@@ -254,7 +254,7 @@ def _readers(snapshot: Snapshot) -> tuple[ReaderDocument, ...]:
 
 
 def _results(results: Iterable[Result], snapshot: Snapshot) -> Iterator[ResultDocument]:
-    """Yield a row per figure; a workload that died before it measured anything has one row without a value."""
+    """Yield a row per figure; a workload that died before any measurement has one row without a value."""
     for result in results:
         verdict = _judged(result, snapshot.findings)
         for metric in result.metrics or (Metric("none", None, ""),):
@@ -278,7 +278,7 @@ def _without_curves(conditions: dict[str, Any]) -> dict[str, Any]:
 
 
 def _curves(results: Iterable[Result]) -> Iterator[SeriesDocument]:
-    """Yield the curves that *results* carry: ``{quantity: [[seconds, value], ...]}`` in the conditions."""
+    """Yield the curves in the conditions of *results*: ``{quantity: [[seconds, value], ...]}``."""
     for result in results:
         for quantity, points in result.conditions.get(CURVES, {}).items():
             pairs = tuple((float(seconds), float(value)) for seconds, value in points)
@@ -286,9 +286,9 @@ def _curves(results: Iterable[Result]) -> Iterator[SeriesDocument]:
 
 
 def _judged(result: Result, findings: Iterable[Finding]) -> str | None:
-    """Return the worst that a check of burn-in results said of the devices of *result*, and what it proves at best.
+    """Return the worst state of the devices of *result*: by the burn-in checks, and by the proof of the result itself.
 
-    None where no check said anything, and for a format that its device lacks.
+    None if neither gives a state, and for a format that its device lacks.
     """
     standings = {entry.standing for entry in account((), (result,)).accounts}
     if Standing.LACKING in standings:

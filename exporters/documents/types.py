@@ -33,7 +33,7 @@ class DeviceDocument(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LimitDocument(msgspec.Struct, frozen=True):
-    """A threshold and where it comes from."""
+    """A threshold and its source."""
 
     op: str
     value: float
@@ -41,10 +41,10 @@ class LimitDocument(msgspec.Struct, frozen=True):
 
 
 class FindingDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """A fault that lasts, or what the last look of a check found without passing it.
+    """A fault that lasts, or a finding of a check's last run that did not pass.
 
-    ``state`` is null where no episode exists: nothing was confirmed, and it is not what the verdict rests on.
-    ``hard`` says that one look proves it; ``mode`` how far a hard one may reach.
+    ``state`` is null if there is no episode: the finding is unconfirmed, and the verdict does not rest on it. ``hard``
+    is true if one reading proves the fault; ``mode`` limits the effect of a hard fault.
     """
 
     check: str
@@ -71,9 +71,9 @@ class FindingDocument(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AcknowledgedDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """A fault that a person acknowledged: who, when, why and until when; ``ends_soon`` within a day, or ``expired``.
+    """An acknowledged fault: actor, time, note and end of the term; ``ends_soon`` within a day, or ``expired``.
 
-    One that is not ``present`` is over, and its return until then is covered.
+    One that is not ``present`` is over; a return before the end of the term is covered.
     """
 
     code: str
@@ -91,9 +91,9 @@ class AcknowledgedDocument(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GateDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether faults close the local gate, which they are, and how far a hard fault may reach at this site.
+    """Whether faults close the local gate, their codes, and the largest effect of a hard fault at this site.
 
-    Without ``permit`` nothing closes; ``codes`` are then those that would.
+    Without ``permit`` nothing closes; ``codes`` are then the codes that would close the gate.
     """
 
     closed: bool
@@ -104,7 +104,7 @@ class GateDocument(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SlurmDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """How the writer to SLURM is doing."""
+    """The status of the writer to SLURM."""
 
     writer: str
     node: str
@@ -116,7 +116,7 @@ class SlurmDocument(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReaderDocument(msgspec.Struct, frozen=True):
-    """How the process that reads a backend is doing."""
+    """The status of the process that reads a backend."""
 
     backend: str
     state: str
@@ -148,7 +148,7 @@ class AgentDocument(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CheckDocument(msgspec.Struct, frozen=True):
-    """How the last run of a check went, and how many findings of each outcome it gave."""
+    """The last run of a check, and its number of findings by outcome."""
 
     check: str
     success: bool
