@@ -63,7 +63,7 @@ def _facts(agent: AgentInfo, snapshot: Snapshot) -> Iterator[tuple[str, str]]:
 
 
 def _gate(snapshot: Snapshot) -> str:
-    """Return whether jobs are kept away from this node, and how far a hard fault may reach here."""
+    """Return whether the gate keeps jobs off this node, and the largest effect of a hard fault."""
     if snapshot.simulated:
         return "none: a simulated node never gates"
     closed = sorted({episode.key.code for episode in closing(snapshot)})

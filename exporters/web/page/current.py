@@ -1,4 +1,4 @@
-"""The newest readings of each device, as far as they are recent enough to be shown."""
+"""The newest readings of each device that are recent enough to be shown."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class CurrentReadings:
         return tuple(reading for reading in found if reading.status is not ReadingStatus.UNSUPPORTED)
 
     def reading(self, device: str, quantity: str, name: str = "") -> Reading | None:
-        """Return the reading of *quantity* on the part *name*, or None where there is none."""
+        """Return the reading of *quantity* on the part *name*, or None if there is none."""
         return next((reading for reading in self.readings(device, quantity) if reading.part.name == name), None)
 
     def value(self, device: str, quantity: str, name: str = "") -> float | None:
@@ -45,11 +45,11 @@ class CurrentReadings:
         return self._failures.get(device)
 
     def last_read(self, device: str) -> Instant | None:
-        """Return when *device* was read last, however long ago; None where it never was."""
+        """Return the time of the last reading of *device*, of any age; None if it was never read."""
         return self._newest.get(device)
 
     def is_read(self, device: str) -> bool:
-        """Return whether anything of *device* was read recently, be it only a refusal."""
+        """Return whether any reading of *device* is recent, even a refused one."""
         return bool(self._readings.get(device))
 
 

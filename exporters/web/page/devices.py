@@ -83,7 +83,7 @@ class DevicesSection(msgspec.Struct, frozen=True):
 def devices_sections(
     snapshot: Snapshot, entries: Sequence[ListedFinding], names: dict[str, str], now: CurrentReadings
 ) -> tuple[DevicesSection, ...]:
-    """Return a section of accelerators and one of the host; the first also where there is no device at all."""
+    """Return a section of accelerators and one of the host; the first exists even without any device."""
     accelerators = [device for device in snapshot.devices if device.kind is DeviceKind.ACCELERATOR]
     others = [device for device in snapshot.devices if device.kind not in (DeviceKind.ACCELERATOR, DeviceKind.NODE)]
 
@@ -180,14 +180,14 @@ def _host_rows(device: Device, now: CurrentReadings, tones: dict[str, str]) -> I
 
 
 def _sum(device: str, quantity: str, now: CurrentReadings) -> float | None:
-    """Return the sum of *quantity* over the parts of *device*; None where one was not read: it would be too small."""
+    """Return the sum of *quantity* over the parts of *device*; None if one was not read: it would be too small."""
     values = [number_of(reading) for reading in now.readings(device, quantity)]
     known = [value for value in values if value is not None]
     return sum(known) if known and len(known) == len(values) else None
 
 
 def _temperature(device: str, now: CurrentReadings, tones: dict[str, str]) -> Iterator[Row]:
-    """Yield the sensors that are nearest to their limits."""
+    """Yield the sensors nearest to their limits."""
     found = {reading.part.name: reading for reading in now.readings(device, "temperature_celsius")}
     limits = {name: _limit_of(device, name, number_of(reading), now) for name, reading in found.items()}
 
@@ -263,7 +263,7 @@ def _said(reading: Reading, say: Callable[[float], str]) -> str:
 
 
 def _share(value: float | None, whole: float | None) -> float | None:
-    """Return *value* over *whole*, or None where either is not known."""
+    """Return *value* over *whole*, or None if either is unknown."""
     return None if value is None or not whole else value / whole
 
 
@@ -280,7 +280,7 @@ def _tones(entries: Sequence[ListedFinding]) -> dict[str, str]:
 
 
 def _unread(device: str, snapshot: Snapshot, now: CurrentReadings) -> str:
-    """Return why *device* has no readings; empty where it has."""
+    """Return why *device* has no readings; empty if it has some."""
     failure, last = now.failure(device), now.last_read(device)
     if failure is not None:
         return f"{words(failure.kind.value)}: {failure.detail}"

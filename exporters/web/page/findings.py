@@ -127,7 +127,7 @@ def _from_episode(episode: Episode) -> ListedFinding:
 
 
 def _word(episode: Episode) -> str:
-    """Return who acknowledged *episode*, when and until when; empty where nobody did."""
+    """Return actor, time and term of the acknowledgement of *episode*; empty if there is none."""
     if not is_word(episode):
         return ""
     said = f"by {episode.actor or 'a person'}"
@@ -139,7 +139,7 @@ def _word(episode: Episode) -> str:
 def _grouped(
     entries: Sequence[ListedFinding],
 ) -> tuple[list[tuple[int, ListedFinding]], list[tuple[str, list[int]]]]:
-    """Return the findings that are listed one by one with their places, and by device the places that share a line."""
+    """Return the findings listed one by one, with their indices, and by device the indices that share a line."""
     unjudged: dict[str, list[int]] = {}
     for place, entry in enumerate(entries):
         if entry.state is None and entry.outcome is Outcome.UNMEASURED:

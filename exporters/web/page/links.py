@@ -21,7 +21,7 @@ _SIGNS = {"up": "", "down": "✕", "unknown": "?"}
 
 
 class _Square(msgspec.Struct, frozen=True):
-    """One link, or all links between two devices: the worst state among them, and the errors that were counted."""
+    """One link, or all links between two devices: the worst state among them, and their error count."""
 
     state: str
     up: int
@@ -137,14 +137,14 @@ def _cell(square: _Square | None, name: str, without: str) -> Cell:
 
 
 def _short(count: int) -> str:
-    """Return *count* in at most three signs."""
+    """Return *count* in at most three characters."""
     if count < 1000:
         return str(count)
     return f"{count // 1000}k" if count < 100_000 else "≫"
 
 
 def _ports(device: Device, now: CurrentReadings) -> tuple[int, ...]:
-    """Return the ports of *device*: those of the inventory, and those that were read."""
+    """Return the ports of *device*: those in the inventory, and those with readings."""
     read = {reading.part.index for reading in now.readings(device.id, "link_active")}
     return tuple(sorted({link.port for link in device.links} | {port for port in read if port is not None}))
 

@@ -1,4 +1,4 @@
-"""The whole page, made once per judgement; only how old the judgement is differs from one request to the next."""
+"""The status page, rendered once per judgement; only the age of the judgement differs between requests."""
 
 from __future__ import annotations
 
@@ -32,15 +32,16 @@ SHORTEST_REFRESH_SECONDS = 5
 STARTING_REFRESH_SECONDS = 2
 
 LONGEST_TEXT = 600
-"""Characters of one text that are shown: a device that calls itself a novel must not make the page one."""
+"""Maximum number of characters of one text: a device with an endless name must not bloat the page."""
 
 PATIENCE_SECONDS = 2.0
-"""How long whoever asks waits for another whose page is made: each who asks holds a thread.
+"""Maximum wait (s) of a request while another one renders the page: each waiting request holds a thread.
 
-The first page imports and compiles, from a disk that may stand still."""
+The first rendering imports and compiles, from a disk that may hang.
+"""
 
 _AGE = Verbatim("\0age\0")
-"""Where the age of the judgement stands; a text that is shown never holds the sign."""
+"""Placeholder of the age of the judgement; shown texts never contain it."""
 
 
 class _Variant(msgspec.Struct, frozen=True):
@@ -52,7 +53,7 @@ class _Variant(msgspec.Struct, frozen=True):
 
 
 class Page(msgspec.Struct, frozen=True, kw_only=True):
-    """All that the template shows."""
+    """All data for the template."""
 
     variant: _Variant
     node: str
@@ -76,7 +77,7 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StatusPage:
-    """Renders a Snapshot once per variant and hands the same text out until another Snapshot comes."""
+    """Renders a Snapshot once per variant and returns the same text until the next Snapshot."""
 
     def __init__(self, now: Callable[[], Instant]) -> None:
         """Start with nothing rendered; *now* gives the time by which a verdict becomes stale."""
@@ -93,8 +94,9 @@ class StatusPage:
     ) -> bytes:
         """Return the page of *snapshot*. Safe to call from several threads.
 
-        *complaint* says why the agent makes no progress; *report* adds the link to it; a *still* page says that it
-        does not refresh itself. Raises PageError where jinja2 cannot be imported, BusyError where that takes long.
+        *complaint* is the reason why the agent makes no progress; *report* adds the link to the report; a *still* page
+        states that it does not refresh itself. Raises PageError if jinja2 cannot be imported, BusyError if that takes
+        too long.
         """
         now = self._now()
         variant = _Variant(staleness(snapshot, now, complaint), report, still)
