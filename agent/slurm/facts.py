@@ -59,7 +59,7 @@ def wrong(name: str, says: str, next_step: str) -> Item:
 class Entry(msgspec.Struct, frozen=True):
     """A file or folder: owner, permission bits, and a fault in its kind. ``uid`` is None if it does not exist.
 
-    ``unstartable`` says why the kernel cannot execute it, judged by the start of the file.
+    ``unstartable`` is the cause for which the kernel cannot execute it, judged by the start of the file.
     """
 
     path: str
@@ -102,7 +102,7 @@ class Hook(msgspec.Struct, frozen=True):
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """All facts that were read. A text in place of values says why these are missing."""
+    """All facts that were read. A text in place of values is the cause for which they are missing."""
 
     node: str
     folder: str
@@ -135,4 +135,4 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     remote: tuple[str, ...] = ()
     """The folders that a prolog reads from a network file system."""
     running: Running | str | None = None
-    """The modes that the agent has loaded; a text says why they are unknown; None if no agent runs."""
+    """The modes that the agent has loaded; a text is the cause for which they are unknown; None if no agent runs."""

@@ -52,7 +52,7 @@ def save_memory(path: Path, kept: Kept) -> None:
 def end_permit(path: Path, stored: bytes | None, boot_id: str) -> None:
     """Forget a permit of the cluster, for an agent that requests none: it does not see the end of the permit.
 
-    The next agent that requests permits asks for a new one. A file that cannot be written stays unchanged.
+    The next agent that requests permits requests a new one. A file that cannot be written stays unchanged.
     """
     kept = load_memory(path, stored, boot_id)
     if kept.memory.permit:

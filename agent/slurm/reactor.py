@@ -45,7 +45,7 @@ CLOSINGS_SECONDS = 1.0
 """Interval (s) of checks whether gate.log has grown, while the gate may close: nobody waits for the result."""
 
 DRAINS_SECONDS = 10.0
-"""Time (s) after a closed gate in which SLURM's drain is looked for: a resume counts only after the drain was seen."""
+"""Time (s) after a closed gate in which SLURM's drain is awaited: a resume counts only after the drain was seen."""
 
 DRAINED_YET_SECONDS = 1.0
 """Interval (s) of the readings during that time."""
@@ -241,7 +241,7 @@ class Reactor(Service):
         return now >= self._due_at
 
     def _has_new_job(self) -> bool:
-        """Return whether a job claims this node that did not claim it at the last pass, or that has ended since."""
+        """Return whether a job claims this node that did not at the last pass, or whose claim was gone meanwhile."""
         jobs = self._jobs()
         self._met &= jobs
         return bool(jobs - self._met)

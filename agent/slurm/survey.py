@@ -390,7 +390,7 @@ def hooks_of(config: Mapping[str, str], folder: Path, conf: Path) -> Mapping[str
     """Return the scripts that SLURM runs by *config*: their files on this node, and the scripts of *folder* they call.
 
     SLURM takes the whole value as one name: as a pattern of files, except for the health check, and never as a list.
-    From 23.11 on, it looks for a name without a folder beside slurm.conf, *conf*; earlier releases do not run it.
+    From 23.11 on, a name without a folder is a file beside slurm.conf, *conf*; earlier releases do not run it.
     """
     beside = conf.parent if _release(config) >= BESIDE_CONF else None
     return {name: _hook_of(_values(config, name), folder / script, name, beside) for name, script in HOOKS.items()}

@@ -170,7 +170,7 @@ class Writer:
         )  # fmt: skip
         again = self._settings.poll_seconds
         self._asks = False
-        is_over = any(word.expired for word in self._said)  # somebody may drain the node to look for the fault
+        is_over = any(word.expired for word in self._said)  # somebody may drain the node to examine the fault
         if faults or is_over or not self._memory.rests or before.drained or before.last_read_seconds is None:
             try:
                 again = yield from self._look(snapshot, faults)

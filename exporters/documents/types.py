@@ -158,7 +158,7 @@ class CheckDocument(msgspec.Struct, frozen=True):
 
 
 class ResultDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """One figure of a workload. ``verdict`` is null where no check judged it."""
+    """One figure of a workload. ``verdict`` is null if no check judged it."""
 
     workload: str
     device: str

@@ -133,8 +133,8 @@ class Connections:
     def _victim(self, now: float) -> socket.socket | None:
         """Return the connection to close for a new one: the oldest incomplete, else the longest unread one, else None.
 
-        Connections arrive as fast as the kernel accepts them: if unread ones had time, a few a second would use all
-        places, and those in the kernel's queue would wait for ever. A response that is slow for another cause has time.
+        Connections arrive as fast as the kernel accepts them: if unread ones had time, a few a second would take all
+        places, and those in the kernel's queue would wait for ever. A response slow for another cause has its time.
         """
         oldest = sorted(self._open.items(), key=lambda item: _standing(item[1]))
         for connection, entry in oldest:

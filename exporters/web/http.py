@@ -46,7 +46,7 @@ LOOK_SECONDS = 0.25
 """Interval (s) of checks for connections past their deadline, while any is open."""
 
 QUEUED_CONNECTIONS = 1024
-"""Length of the kernel's queue while responses use all connections: to fill it takes as many connections at a time."""
+"""Length of the kernel's queue while responses use all connections: a client needs as many connections to fill it."""
 
 STOP_SECONDS = 0.5
 """Time (s) that the stop waits for the accepting thread, which may be blocked itself, such as for memory."""
@@ -396,8 +396,8 @@ class _Server(ThreadingHTTPServer):
     def server_bind(self) -> None:
         """Bind without the reverse name lookup of the base class, which may wait for a name server."""
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        # Inherited by each connection: once the client has the whole response, it is reset (tcp(7)), even if the client
-        # never closes its end. Otherwise it would hold one of some 28,000 ports, until none is left for a scraper.
+        # Inherited by each connection: the kernel resets it once the client has all of the response (tcp(7)), even if
+        # the client never closes it. Else it would hold one of some 28,000 ports, until a scraper finds none.
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_LINGER2, -1)
         asked = str(self.server_address[0])
         self.socket.bind(with_zone(asked, self.server_address[1]))

@@ -72,7 +72,7 @@ def _gate(snapshot: Snapshot) -> str:
 
 
 def _scheduler(agent: AgentInfo) -> Iterator[tuple[str, str]]:
-    """Yield the facts about jobs, prolog decisions and the SLURM writer, where there are any."""
+    """Yield the facts about jobs, prolog decisions and the SLURM writer, if there are any."""
     decided = [f"{words(name)} {count:,}" for name, count in agent.gate_decisions.items() if count]
     if decided:
         yield "Prolog decisions", ", ".join(decided)

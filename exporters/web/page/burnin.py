@@ -38,7 +38,7 @@ class LoadSection(msgspec.Struct, frozen=True):
 
 
 def load_section(snapshot: Snapshot, names: dict[str, str]) -> LoadSection | None:
-    """Return the section of the last results in the order of workloads and devices; None where no load has run."""
+    """Return the section of the last results in the order of workloads and devices; None if no load has run."""
     if not snapshot.results:
         return None
     unit, scale = rate_unit(result.metric("tflops_median") for result in snapshot.results)

@@ -239,7 +239,7 @@ def _clock(device: Device, now: CurrentReadings) -> Iterator[Row]:
 
 
 def _throttle(device: str, now: CurrentReadings, tones: dict[str, str]) -> Iterator[Row]:
-    """Yield the active throttle reasons, or the throttle time where only that is counted."""
+    """Yield the active throttle reasons, or the throttle time if only that is counted."""
     tone = tones.get("throttle", "")
     reasons = [reading for reading in now.readings(device, "throttle_active") if reading.part.name not in _NO_RESTRAINT]
     if reasons:
@@ -257,7 +257,7 @@ def _row(name: str, said: str, remark: str, ratio: float | None = None, tone: st
 
 
 def _said(reading: Reading, say: Callable[[float], str]) -> str:
-    """Return the measured number in the words of *say*, or why there is none."""
+    """Return the measured number as text by *say*, or the cause for its absence."""
     value = number_of(reading)
     return _UNREAD.get(reading.status, "unknown") if value is None else say(value)
 

@@ -21,7 +21,7 @@ class EventRow(msgspec.Struct, frozen=True):
 
 
 class EventsSection(msgspec.Struct, frozen=True):
-    """The section of events; ``hidden`` says how many kinds are left out."""
+    """The section of events; ``hidden`` is the number of kinds left out."""
 
     rows: tuple[EventRow, ...]
     hidden: str

@@ -19,7 +19,7 @@ LISTED_IN_FULL = 3
 """Up to this number, unmeasured findings of a device are listed one by one; more share one line."""
 
 NAMED = 6
-"""Number of codes that are named where there are more."""
+"""Maximum number of codes that are named."""
 
 _GRAVITY = {Outcome.FAIL: 0, Outcome.UNMEASURED: 1, Outcome.WARN: 2}
 _MEASURED = {"temperature_margin_celsius": "Thermal margin"}
