@@ -295,10 +295,28 @@ def test_a_hang_while_the_heartbeat_stands_still_is_nobodys_fault(bench: Bench) 
             bench.clock.advance(0.3)
             bench.until(lambda: True)
         bench.until(lambda: bench.status().state is ReaderState.HUNG and bench.status().pid is None)
-        assert "host overloaded: an idle test process answered only after" in said(bench)
+        assert f"the process that keeps time beside it (process {pid}) is stopped too" in said(bench)
         assert not is_hard(bench)
         assert bench.status().witnessed == 0
         rise(bench)
+
+
+def test_a_hang_while_the_heartbeat_answered_late_is_nobodys_fault(bench: Bench) -> None:
+    """It was stopped and goes on before the end of the deadline: how late it answered is told."""
+    hang(bench)
+    bench.pass_time(DEADLINE * 0.8)
+    pid = bench.supervisor.heartbeat.pid
+    assert pid is not None
+    stop(bench, pid)
+    for seconds in (0.3, 0.6):  # it is asked, and the answer is late
+        bench.clock.advance(seconds)
+        bench.until(lambda: True)
+    os.kill(pid, signal.SIGCONT)
+    bench.until(lambda: not bench.supervisor.heartbeat.waits)
+    bench.clock.advance(DEADLINE * 0.2)
+    bench.until(lambda: bench.status().state is ReaderState.HUNG)
+    assert "host overloaded: an idle test process answered only after" in said(bench)
+    assert not is_hard(bench)
 
 
 def test_a_heartbeat_that_was_killed_is_another_one_for_the_next_call(bench: Bench) -> None:

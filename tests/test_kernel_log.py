@@ -125,6 +125,19 @@ def test_stated_time_is_kept_and_none_is_invented(line: str, seconds: float | No
 
 
 @pytest.mark.parametrize(
+    "line",
+    [f"3,1,{'9' * 20},-;{LOST}", json.dumps({"MESSAGE": LOST, "__REALTIME_TIMESTAMP": "9" * 20})],
+    ids=["record", "journal"],
+)
+def test_a_time_beyond_any_calendar_is_no_time(line: str) -> None:
+    """The event counts, and can be shown and stored."""
+    event = parse_line(line)
+    assert event is not None
+    assert (event.code, event.time) == ("nvidia.xid.79", Instant("", 0, 0.0))
+    describe(event)
+
+
+@pytest.mark.parametrize(
     ("line", "expected"),
     [
         ("NVRM: Xid (0000:03:00): 14, Channel 00000001", ("nvidia.xid.14", "0000:03:00", "info", "none")),

@@ -16,6 +16,7 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from fakes.episodes import episode, moment
 from fakes.small_disk import NO_SMALL_DISK
@@ -107,6 +108,13 @@ def gemm(workload: str = "gemm", value: float = 1.0, **changes: object) -> Resul
         metrics=(Metric("tflops", value, "TFLOPS"),),
         conditions=dict(changes),
     )
+
+
+def beyond_sqlite() -> Instant:
+    """Return a time that SQLite cannot store, as no decoder makes it."""
+    time = Instant("b", 1, 1.0)
+    msgspec.structs.force_setattr(time, "boottime_ns", 2**70)
+    return time
 
 
 def a_minute(minute: int, device: str = "GPU-0") -> Rollup:
@@ -743,7 +751,7 @@ POISON: dict[str, Callable[[StoreWriter], object]] = {
     "episode": lambda writer: writer.submit_round((episode("bad", note=HALF_A_LETTER),), {}, time=moment(1)),
     "key": lambda writer: writer.submit_round((episode("bad", HALF_A_LETTER),), {}, time=moment(1)),
     "memory": lambda writer: writer.submit_round((episode("old"),), {HALF_A_LETTER: b"", "old": b""}, time=moment(1)),
-    "moment": lambda writer: writer.submit_round((episode("bad"),), {}, time=Instant("b", 2**70, 1.0)),
+    "moment": lambda writer: writer.submit_round((episode("bad"),), {}, time=beyond_sqlite()),
     "result": lambda writer: writer.submit_result(gemm(HALF_A_LETTER)),
     "device": lambda writer: writer.submit_devices((a_device(HALF_A_LETTER), a_device("old")), 1.0),
     "minute": lambda writer: writer.submit_rollups((a_minute(2**70), a_minute(6))),

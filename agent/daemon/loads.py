@@ -109,8 +109,8 @@ class Loads(Service):
         if results or was_running is not self.prober.running:
             self._results = (*self._results, *self._take_results(results))
             if self._results and not self.prober.running:
-                self._documented(self._results, PLAN)
-                self._results = ()
+                results, self._results = self._results, ()  # those of the next probe are documented whatever these do
+                self._documented(results, PLAN)
         found = self.prober.found()
         if found:
             self.take_found(found)

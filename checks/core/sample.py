@@ -14,13 +14,30 @@ from .parts import WHOLE, Part
 
 Scalar = float | int | bool | str
 
+EARLIEST_WALL_SECONDS = -62_135_596_800.0
+LATEST_WALL_SECONDS = 253_402_300_799.0
+"""The years 1 to 9999, which RFC 3339 and Python's datetime can show."""
+
+LARGEST_BOOTTIME_NS = 2**63 - 1
+"""The largest integer of SQLite."""
+
 
 class Instant(msgspec.Struct, frozen=True):
-    """A moment: the boot id, the nanoseconds since that boot, and the wall clock in seconds."""
+    """A moment: the boot id, the nanoseconds since that boot, and the wall clock in seconds.
+
+    Every Instant can be shown and stored: a clock that states a time beyond its range counts as lost and is 0.
+    """
 
     boot_id: str
     boottime_ns: int
     wall_seconds: float
+
+    def __post_init__(self) -> None:
+        """Set a wall time outside of the years 1 to 9999 to 0, and a time since boot that SQLite cannot store."""
+        if not EARLIEST_WALL_SECONDS <= self.wall_seconds <= LATEST_WALL_SECONDS:
+            msgspec.structs.force_setattr(self, "wall_seconds", 0.0)
+        if not -LARGEST_BOOTTIME_NS <= self.boottime_ns <= LARGEST_BOOTTIME_NS:
+            msgspec.structs.force_setattr(self, "boottime_ns", 0)
 
     def seconds_since(self, earlier: Instant) -> float | None:
         """Return the seconds since *earlier*, or None where it is of another boot."""

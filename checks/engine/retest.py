@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from collections.abc import Container, Iterable
 from functools import lru_cache
-from typing import Any
 
 import msgspec
 
@@ -134,7 +133,6 @@ class LatestResults:
 
     def take(self, result: Result) -> None:
         """Store *result*, which arrived after all others."""
-        result = _sound(result)
         keep_latest(self._latest, result)
         is_kept = any(each is result for each in self._latest.values())
         if is_kept and result.metric("mismatches"):
@@ -158,25 +156,6 @@ class LatestResults:
     def judged(self, devices: Container[str]) -> None:
         """Record that a check has judged all results of *devices*."""
         self._unjudged = [result for result in self._unjudged if not all(name in devices for name in result.devices)]
-
-
-def _sound(result: Result) -> Result:
-    """Return *result* in a form that can be judged: NaN is no value, and a condition of another type is omitted.
-
-    A result that raises in each round would make the node unknown, also after restarts.
-    """
-    metrics = tuple(
-        entry if entry.value is None or math.isfinite(entry.value) else msgspec.structs.replace(entry, value=None)
-        for entry in result.metrics
-    )
-    conditions = {name: value for name, value in result.conditions.items() if _is_condition(name, value)}
-    return msgspec.structs.replace(result, metrics=metrics, conditions=conditions)
-
-
-def _is_condition(name: str, value: Any) -> bool:
-    if name in CONDITIONS:
-        return isinstance(value, int | float) and math.isfinite(value)
-    return name != "unsupported" or isinstance(value, list | tuple)
 
 
 def _is_further(result: Result, known: Result) -> bool:
