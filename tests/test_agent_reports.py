@@ -100,7 +100,7 @@ def test_a_disk_that_stands_still_holds_nobody_up(tmp_path: Path, monkeypatch: p
     kept.tick()
     kept.tick()
     assert (time.monotonic() - began < 1.0, kept.has_any(), kept.latest()) == (True, False, None)
-    assert told == [f"report: {tmp_path} gives no answer: set report.directory"]
+    assert told == [f"report: {tmp_path} does not answer: check its disk, or set report.directory"]
     kept.close()
     assert time.monotonic() - began < END_SECONDS + 1.0
     goes_on.set()
@@ -150,7 +150,7 @@ def test_of_those_who_ask_for_a_page_one_waits_for_its_disk(tmp_path: Path, monk
         time.sleep(0.1)
         second.start()
         second.join(1.0)
-        assert "look at the disk" in outcome[0]
+        assert "check its disk" in outcome[0]
     first.join(PATIENCE_SECONDS)
     assert (found, kept.latest(), kept.has_any()) == ([b"page"], b"page", True)
 

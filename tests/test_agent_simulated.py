@@ -168,7 +168,7 @@ def test_no_real_load_runs_on_a_simulated_node(start: Start) -> None:
     agent = start("cpu-node")
     agent.wait_for_verdict("ok")
     done = agent.command("burn-in", "--plan", "probe")
-    assert done.returncode == 3 and "lease: simulated-cpu-node is simulated, no load runs on it" in done.stderr
+    assert done.returncode == 3 and "lease: simulated-cpu-node is simulated, so no load can run on it" in done.stderr
 
 
 @pytest.mark.parametrize("by_signal", [True, False], ids=["SIGHUP", "file"])
@@ -277,7 +277,7 @@ def test_directories_of_a_simulated_node_lie_below_the_users_own(
 @pytest.mark.parametrize(
     ("words", "code", "words_said"),
     [
-        (("--simulate", "dgx-h300"), 64, "there are cpu-node, dgx-h100, mi300x-8"),
+        (("--simulate", "dgx-h300"), 64, "profiles: cpu-node, dgx-h100, mi300x-8"),
         (("--scenario", "s.toml"), 64, "requires --simulate PROFILE"),
         (("--simulate", "cpu-node", "--scenario", "/nonexistent/s.toml"), 78, "/nonexistent/s.toml: cannot be read"),
     ],

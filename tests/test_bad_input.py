@@ -95,7 +95,7 @@ def host_agent(folder: Path, *, probe: str = "off", log: Path | None = None) -> 
         (["xyzzy"], ["no command 'xyzzy'", "nodevet --help"]),
         (["check", "--nope"], ["--nope", "nodevet check --help"]),
         (["agent", "--simulat", "cpu-node"], ["--simulat", "nodevet agent --help"]),
-        (["check", "nope"], ["no check is called 'nope'", "thermal"]),
+        (["check", "nope"], ["unknown check 'nope'", "thermal"]),
         (["check", "thermal", "--from", "x"], ["nodevet check kernel-log --from FILE"]),
         (["check", "kernel-log", "--from", "/no/such"], ["/no/such", "cannot be read"]),
         (["agent", "--interval", "x"], ["--interval", "'x'"]),

@@ -423,7 +423,7 @@ def test_what_a_call_may_wait_for_is_threads_and_programs() -> None:
             other: msgspec.structs.replace(look, state="D", function="nfs_wait") for other, look in found.items()
         }
         words = disturbed(found, blocked, 5.0)
-        assert "which it may wait for: it waits in nfs_wait: a network file system is waited for" in words
+        assert "which it may wait for: it waits in nfs_wait: waiting for a network file system" in words
         assert disturbed(found, found, 5.0) == ""
         parent.communicate(b"\n")
     assert Surroundings().others(parent.pid) == {}
@@ -620,7 +620,7 @@ def test_a_killed_process_whose_library_lies_on_a_silent_disk_is_nobodys_fault(s
             bench.clock.advance(INTERVAL_SECONDS)
             bench.until(lambda: True)
             assert not is_hard(bench)
-        assert "gives no answer: look at file systems" in said(bench)
+        assert "does not answer: check the file systems" in said(bench)
     for _ in range(STUCK_SECONDS // INTERVAL_SECONDS):
         assert not is_hard(bench)
         bench.clock.advance(INTERVAL_SECONDS)
@@ -725,32 +725,32 @@ QUIET = ProcessStatus(state="S", frozen=False, major_faults=100, waited_seconds=
         ({"state": "t"}, "a program traces it"),
         ({"traced": True}, "a program traces it"),
         ({"traced": True, "state": "D", "function": "nvidia_ioctl"}, ""),
-        ({"state": "D", "dumping": True}, "a signal ended it, and its memory is being written"),
+        ({"state": "D", "dumping": True}, "a signal ended it, and its core dump is being written"),
         ({"frozen": True}, "frozen"),
         ({"major_faults": 100 + 99}, ""),
         ({"major_faults": 100 + 101}, "swapped out: 101 pages"),
         ({"waited_seconds": 1.0 + STARVED_RATIO * 5.0}, ""),
         ({"waited_seconds": 1.1 + STARVED_RATIO * 5.0}, "host overloaded: it waited"),
         ({"state": "D", "function": "folio_wait_bit_common"}, "a page is being read from disk"),
-        ({"state": "D", "function": "rpc_wait_bit_killable"}, "a network file system is waited for"),
+        ({"state": "D", "function": "rpc_wait_bit_killable"}, "waiting for a network file system"),
         ({"state": "D", "function": "mem_cgroup_handle_over_high"}, "the memory limit of its cgroup is reached"),
         ({"state": "D", "function": "__mem_cgroup_handle_over_high"}, "the memory limit of its cgroup is reached"),
-        ({"state": "D", "function": "mem_cgroup_oom_synchronize"}, "is full, and nothing in it is killed for that"),
-        ({"state": "S", "function": "mem_cgroup_handle_oom"}, "is full, and nothing in it is killed for that"),
+        ({"state": "D", "function": "mem_cgroup_oom_synchronize"}, "is full, and the kernel kills nothing in it"),
+        ({"state": "S", "function": "mem_cgroup_handle_oom"}, "is full, and the kernel kills nothing in it"),
         ({"state": "D", "function": "mem_cgroup_out_of_memory"}, "the memory limit of its cgroup is reached"),
         ({"state": "D", "function": "__alloc_pages_slowpath.constprop.0"}, "memory is short"),
         ({"state": "D", "function": "pagefault_out_of_memory"}, "memory is short"),
         ({"state": "D", "full_group": "/g/memory.oom_control"}, "(/g/memory.oom_control, under_oom 1): raise memory."),
         ({"state": "R", "full_group": "/g/memory.oom_control"}, ""),
         ({"state": "D", "function": "reclaim_throttle"}, "memory is short"),
-        ({"state": "D", "function": "request_wait_answer"}, "(FUSE) is waited for"),
-        ({"state": "S", "function": "request_wait_answer"}, "(FUSE) is waited for"),
+        ({"state": "D", "function": "request_wait_answer"}, "(FUSE)"),
+        ({"state": "S", "function": "request_wait_answer"}, "(FUSE)"),
         ({"state": "R", "function": "request_wait_answer"}, ""),
-        ({"state": "D", "function": "fanotify_handle_event"}, "a virus scanner, is waited for"),
-        ({"state": "D", "function": "autofs_wait"}, "(automount) is waited for"),
-        ({"state": "D", "function": "audit_log_start"}, "the audit daemon is waited for"),
+        ({"state": "D", "function": "fanotify_handle_event"}, "such as a virus scanner"),
+        ({"state": "D", "function": "autofs_wait"}, "(automount)"),
+        ({"state": "D", "function": "audit_log_start"}, "waiting for the audit daemon"),
         ({"state": "S", "function": "seccomp_do_user_notification"}, "allows or refuses system calls"),
-        ({"state": "D", "function": "p9_client_rpc"}, "(9p) is waited for"),
+        ({"state": "D", "function": "p9_client_rpc"}, "(9p)"),
         ({"state": "S", "function": "locks_lock_inode_wait"}, "a lock of a file (flock) that another"),
         ({"state": "S", "function": "fcntl_setlk"}, "a lock of a file (fcntl) that another"),
     ],
@@ -785,7 +785,7 @@ def test_a_wait_for_a_clusters_file_system_is_no_hang_of_the_driver(function: st
     """A library on /home or /scratch is read through it, in the middle of a call: in D, S (FUSE) or I (Lustre)."""
     for state in "DSI":
         waiting = msgspec.structs.replace(QUIET, state=state, function=function)
-        assert f"it waits in {function}: a network file system ({name}" in disturbance(QUIET, waiting, 5.0)
+        assert f"it waits in {function}: waiting for a network file system ({name}" in disturbance(QUIET, waiting, 5.0)
     assert disturbance(QUIET, msgspec.structs.replace(QUIET, state="R", function=function), 5.0) == ""
 
 
@@ -809,7 +809,7 @@ def test_a_page_or_name_that_a_disk_does_not_give_is_no_hang_of_the_driver(stack
     assert (waiting.function, *waiting.callers) == tuple(stack.split())
     found = disturbance(QUIET, waiting, 5.0)
     assert found.startswith(f"it waits in {waiting.function}")
-    assert "look at disks, network file systems and memory" in found
+    assert "check disks, network file systems and memory" in found
     assert disturbance(QUIET, msgspec.structs.replace(waiting, state="R"), 5.0) == ""
 
 
@@ -903,7 +903,7 @@ def test_a_reader_that_waits_for_memory_of_its_group_is_nobodys_fault(
         bench.surroundings.look = look  # type: ignore[method-assign]
         bench.pass_time(after)
         bench.until_gone(ReaderState.HUNG)
-        assert "its cgroup is full, and nothing in it is killed for that (/g, under_oom 1)" in said(bench)
+        assert "its cgroup is full, and the kernel kills nothing in it (/g, under_oom 1)" in said(bench)
         assert (bench.status().witnessed, is_hard(bench)) == (0, False)
         rise(bench, 61.0 * times)
         assert said(bench) == ""
@@ -1083,7 +1083,7 @@ def test_a_library_that_a_full_disk_cut_short_is_no_crash_of_the_driver(tmp_path
     """An update wrote a part of it: whoever loads or calls it meets an address that no file serves."""
     library = tmp_path / "libfake.so.1"
     whole = Path(ctypes_of_this_machine.__file__).read_bytes()
-    for size, told in ((len(whole), "was killed by SIGSEGV"), (4096, f"{library} is cut short")):
+    for size, told in ((len(whole), "was killed by SIGSEGV"), (4096, f"{library} is truncated")):
         library.write_bytes(whole[:size])
         bench = Bench(tmp_path, map=str(library))
         bench.round()
@@ -1343,7 +1343,7 @@ def test_threads_that_a_group_refuses_are_seen(tmp_path: Path, line: str, most: 
         (groups / name / "pids.current").write_text("90\n" if most != "101" else "89\n")
     shortage = Surroundings(tmp_path, tmp_path / "groups").task_shortage()
     assert bool(shortage) is short
-    assert f"90 of 100 are there ({groups / group}/pids.max): raise TasksMax" in shortage or not short
+    assert f"90 of 100 exist ({groups / group}/pids.max): raise TasksMax" in shortage or not short
 
 
 @pytest.mark.parametrize("words", ["no_memory", "no_threads"])
@@ -1384,7 +1384,7 @@ def test_words_that_the_kernel_bears_out_excuse_each_crash(
 @pytest.mark.parametrize(
     ("files", "words"),
     [
-        ({"proc/meminfo": "MemTotal: 1000 kB\nMemAvailable: 49 kB\n"}, "49 of 1000 kB of memory may be had"),
+        ({"proc/meminfo": "MemTotal: 1000 kB\nMemAvailable: 49 kB\n"}, "49 of 1000 kB of memory are available"),
         ({"proc/meminfo": "MemTotal: 1000 kB\nMemAvailable: 50 kB\n"}, ""),
         ({"proc/meminfo": "MemTotal: 1000 kB\n"}, ""),
         ({"groups/a/memory.max": "100\n", "groups/a/memory.current": "96\n"}, "96 of 100 bytes are taken"),
@@ -1442,7 +1442,7 @@ def test_a_library_that_is_put_into_every_program_may_be_what_crashed(
     assert bool(words) is seen
     monkeypatch.setattr(Surroundings, "preloaded", lambda _self: words)
     fall(bench, "segv")
-    assert ("ld.so.preload puts /opt/tool.so into every program" in said(bench)) is seen
+    assert ("ld.so.preload loads /opt/tool.so into every program" in said(bench)) is seen
     assert bench.status().witnessed == (not seen)
 
 

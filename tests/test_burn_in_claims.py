@@ -90,7 +90,7 @@ def test_an_agent_whose_folder_of_claims_is_taken_goes_on_without_loads(tmp_path
             pytest.raises(AgentRefused, match="is a symbolic link"),
         ):
             session.ask("lease", seconds=60.0)
-        assert "so no load runs" in node.log.read_text()
+        assert "so no load can run" in node.log.read_text()
 
 
 def test_a_burn_in_after_the_agent_leaves_the_gate_closed(tmp_path: Path, fake_nvml_library: Path) -> None:

@@ -108,7 +108,7 @@ def test_the_lock_lives_exactly_as_long_as_the_load(tmp_path: Path, load: subpro
     """Not its starter holds it but the process itself, however it ends."""
     lock = LoadLock(tmp_path)
     assert lock.is_held()
-    with pytest.raises(BusyError, match="still there"):
+    with pytest.raises(BusyError, match="still runs"):
         lock.acquire()
     load.send_signal(signal.SIGKILL)
     load.wait()
@@ -162,7 +162,7 @@ def test_a_state_file_that_cannot_be_written_permits_nothing(desk: Desk) -> None
 def test_a_process_of_a_load_keeps_the_node_probing(desk: Desk, load: subprocess.Popen[bytes]) -> None:
     """Also when its lease has ended, and for an agent that was started after it."""
     assert desk.guard.probing
-    assert "still there" in (desk.announce() or "")
+    assert "still runs" in (desk.announce() or "")
     load.kill()
     load.wait()
     assert not desk.guard.probing
@@ -252,7 +252,7 @@ def test_a_load_without_an_agent_gives_way_when_no_prolog_can_be_told_any_more(t
             clock.advance(15)
             reasons.append(alone.look().reason)
         assert reasons[:3] == [None] * 3
-        assert (reasons[3] or "").startswith("no prolog can be told of it: state file")
+        assert (reasons[3] or "").startswith("no prolog can notice the load: state file")
         (tmp_path / "state").unlink()
         clock.advance(15)
         assert alone.look().reason is None

@@ -446,7 +446,7 @@ def test_stale_socket_is_replaced_and_a_live_one_is_not(agent: Agent, tmp_path: 
 def test_impossible_places_are_refused_in_one_line(tmp_path: Path) -> None:
     """A file in the way, a path too long for a socket."""
     (tmp_path / "file").write_text("precious")
-    with pytest.raises(ConfigurationError, match="is no socket"):
+    with pytest.raises(ConfigurationError, match="is not a socket"):
         Control(tmp_path / "file", {}, selectors.DefaultSelector())
     assert (tmp_path / "file").read_text() == "precious"
     with pytest.raises(ConfigurationError, match="at most 107 bytes"):

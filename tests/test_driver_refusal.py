@@ -381,7 +381,7 @@ def test_the_page_says_of_a_refusal_what_the_gate_does() -> None:
     asking = unread(FailureKind.ERROR, FailureKind.ERROR, permit=Permit(why="SLURM is away"))
     observed = unread(FailureKind.ERROR, FailureKind.ERROR, modes=Modes(Mode.OBSERVE))
     for snapshot, words in (
-        (first, "the driver refuses every accelerator, in too few samples yet: the gate stays open"),
+        (first, "the driver refuses every accelerator, not confirmed yet: the gate stays open"),
         (asking, "the driver refuses every accelerator, no permit: the gate stays open: SLURM is away"),
         (observed, "acknowledged, or mode is observe: the gate stays open"),
     ):

@@ -328,11 +328,11 @@ def test_a_word_whose_fault_is_not_there_can_be_given_another_term() -> None:
     node.look(first=BROKEN)
     node.ask(code=FAILED, device=GPU, note="board ordered", until="2d")
     node.look()
-    with pytest.raises(UsageError, match=r"is not seen now, and its return is covered until .*: give --until"):
+    with pytest.raises(UsageError, match=r"not present now, and a return is acknowledged too until .*: give --until"):
         node.ask(code=FAILED, device=GPU, note="n")
     message, word = node.ask(code=FAILED, device=GPU, note="board is late", until="7d", uid=7)
-    assert message.endswith(f"or returns after {date_words(later(node.now, 7 * DAY))}")
-    assert "its return is covered, acknowledged by uid 7 on " in (word.cleared_by or "")
+    assert message.endswith(f"or if it returns after {date_words(later(node.now, 7 * DAY))}")
+    assert "a return is acknowledged too, acknowledged by uid 7 on " in (word.cleared_by or "")
     (covered,) = node.judge().covered
     assert (covered.note, covered.actor, covered.until) == ("board is late", "uid 7", later(node.now, 7 * DAY))
     assert node.look(first=BROKEN, wait=6 * DAY).verdict.state is State.OK
@@ -507,7 +507,7 @@ def test_the_answer_names_the_end_of_the_term() -> None:
     node = Node()
     node.look(first=BROKEN)
     message, episode = node.ask(code=FAILED, device=GPU, note=" INC-1 ", until="7d", sudo_uid=1000)
-    assert message.endswith(f"or is still there after {date_words(later(node.now, 7 * DAY))}")
+    assert message.endswith(f"or if it is still present after {date_words(later(node.now, 7 * DAY))}")
     assert (episode.actor, episode.note) == ("uid 0 (sudo by uid 1000)", "INC-1")
     assert episode.until == later(node.now, 7 * DAY)
     assert not is_announced(episode, node.now)
@@ -577,7 +577,7 @@ def test_only_root_says_on_whose_behalf_it_acts() -> None:
     node.look(first=BROKEN)
     message, episode = node.ask(uid=77, code=FAILED, device=GPU, note="n", sudo_uid=0)
     assert episode.actor == "uid 77"
-    assert message.endswith("it counts again when it asks for a harder action, or returns after it was over")
+    assert message.endswith("it counts again if it needs a more severe action, or if it ends and returns")
 
 
 CHANGES = {

@@ -348,7 +348,7 @@ def test_a_reload_that_raises_leaves_the_settings_before_it_and_ends_for_systemd
                 daemon._reload = reload
                 daemon._on_signal(signal.SIGHUP)
                 assert daemon._configuration == drill.settings
-                assert "the settings before it stay in force" in daemon._info.configuration_message
+                assert "the previous settings stay active" in daemon._info.configuration_message
         told = manager_heard(manager)
         assert told.count("READY=1") == 3
         assert told[-1] == "READY=1"

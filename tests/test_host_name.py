@@ -21,5 +21,5 @@ def test_a_host_name_that_comes_after_the_start_is_told(
     monkeypatch.setattr(socket, "gethostname", lambda: "localhost")
     assert not service.trouble, "the domain is no part of the name"
     monkeypatch.setattr(socket, "gethostname", lambda: "gpu-17")
-    line = "this machine is called gpu-17 now, and the agent goes on as localhost: restart it, or set node_name"
+    line = "the host name is now gpu-17, and the agent still uses localhost: restart the agent, or set node_name"
     assert service.trouble == (line if told else "")

@@ -147,7 +147,7 @@ def test_only_what_was_seen_idle_is_idle(snapshot: Snapshot, own: tuple[int, ...
     ("state", "reason"),
     [
         (ReaderState.RUNNING, None),
-        (ReaderState.RELEASED, "it is released, so nobody here may open it"),
+        (ReaderState.RELEASED, "it is released (nodevet release), so no load may open it"),
         (ReaderState.HUNG, "it is not read now, its collector is hung"),
         (ReaderState.STARTING, "it is not read now, its collector is starting"),
     ],

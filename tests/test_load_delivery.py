@@ -200,7 +200,7 @@ def test_an_agent_that_hangs_keeps_nobody_waiting_who_sends_a_signal(node: FakeN
         gate.touch()
         assert burning.stderr is not None
         said = ""
-        while "Ctrl-C ends that wait" not in said:
+        while "Ctrl-C ends the wait" not in said:
             line = burning.stderr.readline()
             assert line, said
             said += line
@@ -229,7 +229,7 @@ def test_a_signal_leaves_an_agent_that_hangs_two_seconds(tmp_path: Path) -> None
         with Session(path) as session:
             assert delivery.ended((WRONG,), session, lambda: next(signals)) is None
     assert next(moment) < PATIENCE_OF_DELIVERY_SECONDS
-    assert said[0] == "the agent has 2 s left to take the results"
+    assert said[0] == "the agent has 2 s left to accept the results"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])

@@ -92,7 +92,7 @@ def test_the_database_of_another_machine_is_set_aside_whole(tmp_path: Path) -> N
     assert episodes_in(open_of_machine(path, GOLDEN)) == 1
     opened = open_of_machine(path, CLONE)
     aside = next(tmp_path.glob(f"{DATABASE_NAME}.other-machine-*"))
-    assert f"{path}: of another machine, n1, as an image" in opened.notice
+    assert f"{path}: from another machine, n1, for example by a disk image" in opened.notice
     assert f"moved aside to {aside}" in opened.notice
     assert episodes_in(opened) == 0
     assert episodes_in(open_store(aside)) == 1
@@ -158,7 +158,7 @@ def test_an_agent_takes_nothing_of_another_machine(tmp_path: Path) -> None:
         engine = plain_engine()
         memory = journal.restore(engine)
         assert (engine.episodes, memory.get("round")) == ((), None)
-        assert "of another machine" in journal.notices[0]
+        assert "from another machine" in journal.notices[0]
 
 
 @pytest.mark.parametrize("machine", [GOLDEN, CLONE])

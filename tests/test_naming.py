@@ -64,7 +64,7 @@ def test_a_name_of_two_boards_is_refused_where_it_would_load_both() -> None:
     assert chosen((FIFTH, SIXTH), ("gpu6", "5", GPU), "lease") == (FIFTH, SIXTH)
     with pytest.raises(UsageError, match="stands for several devices: choose by address among 0000:1b"):
         chosen((FIFTH, other), ("5",), "lease")
-    with pytest.raises(UsageError, match="burn-in: not every device of gpu5, gpu7 is here; a load runs on: 0000:1b"):
+    with pytest.raises(UsageError, match="burn-in: unknown device: gpu7; a load can use: 0000:1b"):
         chosen((FIFTH,), ("gpu5", "gpu7"), "burn-in")
 
 

@@ -62,7 +62,7 @@ def test_devices_are_slots_or_names(device: str, profile: str, targets: tuple[st
         ("[[fault]]\ndevice = 3", 1, "kind: found None"),
         ('[[fault]]\ndevice = 3\nkind = "overheet"', 3, "kind: found 'overheet', did you mean overheat?"),
         ('[[fault]]\nkind = "fire"\ndevice = 3', 2, "there are overheat, throttle, ecc_uncorrected"),
-        ('[[fault]]\nkind = "lost"', 1, "device: is missing; there are slots 0 to 7, cpu-0, cpu-1, memory, node, all"),
+        ('[[fault]]\nkind = "lost"', 1, "device: is missing; devices: slots 0 to 7, cpu-0, cpu-1, memory, node, all"),
         ('[[fault]]\nkind = "lost"\ndevice = 8', 3, "device: found 8, there are slots 0 to 7"),
         ('[[fault]]\nkind = "lost"\ndevice = "cpu-0"', 3, "lost is about accelerators: slots 0 to 7"),
         ('[[fault]]\nkind = "lost"\ndevice = 3\nlink = 2', 4, "link: unknown key"),

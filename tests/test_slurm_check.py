@@ -464,7 +464,7 @@ def test_slurm_takes_one_name_and_no_list(good: Facts, tmp_path: Path, name: str
         loaded[f"{name}[0]"] = ours
     (item,) = hook_items(good, name, loaded)
     assert (item.status, value in item.says) == (Status.WRONG, True)
-    assert "neither a list nor arguments" in item.next_step
+    assert "without a list or arguments" in item.next_step
     assert "one script that calls the others" in item.next_step
 
 
@@ -656,7 +656,7 @@ def test_slurm_is_asked_as_the_agent_asks_it(node: Installed, tmp_path: Path) ->
 
 
 def test_a_time_for_prologs_is_that_of_the_sites_own_too(good: Facts) -> None:
-    """SLURM kills what takes longer, and drains the node: a diagnosis in an epilog may take minutes."""
+    """SLURM kills a script that takes longer, and drains the node: a diagnosis in an epilog may take minutes."""
     for own in (
         msgspec.structs.replace(good, hooks={**good.hooks, "Epilog": Hook("/site/e.sh")}),
         loading(good, PrologSlurmctld="/site/e.sh"),

@@ -321,7 +321,7 @@ def test_a_reboot_that_is_taken_back_is_no_resume(alone: Cluster) -> None:
     slurm.wait(lambda: node.status.returned, "the agent saw it in service again")
     slurm.wait(lambda: node.status.permit.held and node.status.drained, "it is closed")
     assert node.acknowledged == []
-    assert "after a reboot that was asked for, which acknowledges nothing" in node.status.returned
+    assert "after a requested reboot, which acknowledges nothing" in node.status.returned
 
 
 @pytest.mark.soak

@@ -435,10 +435,10 @@ def test_a_term_that_a_person_gives_after_the_resume_counts(boot_id: str, said: 
 
 
 ENDING: dict[str, dict[str, Any]] = {
-    "a reboot that was asked for": {"states": frozenset({"MIXED", "DRAIN", "REBOOT_REQUESTED"})},
+    "a requested reboot": {"states": frozenset({"MIXED", "DRAIN", "REBOOT_REQUESTED"})},
     "a change of its power": {"states": frozenset({"MIXED", "DRAIN", "POWER_DOWN"})},
     "a state that nodevet does not know": {"states": frozenset({"IDLE", "DRAIN", "NEW_IN_SLURM_30"})},
-    "the time that was set for its return (ResumeAfter)": {"states": DRAINED, "resumes": "2026-11-20T15:00:00"},
+    "the scheduled resume (ResumeAfter)": {"states": DRAINED, "resumes": "2026-11-20T15:00:00"},
 }
 
 

@@ -194,7 +194,7 @@ def test_no_second_scontrol_beside_one_that_cannot_be_killed(tmp_path: Path, ans
     reading.join(10)
     assert "no answer within" in str(errors[0])
     program(tmp_path, f"cat {answers}")
-    with pytest.raises(SlurmError, match=rf"scontrol of before \(pid {pid}\) cannot be killed") as caught:
+    with pytest.raises(SlurmError, match=rf"the previous scontrol \(pid {pid}\) cannot be killed") as caught:
         asked.read("n1")
     assert caught.value.why is Why.STUCK
     thaw()

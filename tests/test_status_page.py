@@ -207,7 +207,7 @@ def test_an_acknowledged_finding_shows_who_when_until_when_and_why() -> None:
     assert "Notefan is ordered" in page
     assert "acknowledged, hardware fault" in page
     assert "Acknowledgedby uid 1000 on 2026-11-20 09:59:00 UTC, until 2026-11-20 11:00:00 UTC" in page
-    assert "Acknowledgement. That of thermal.margin ends at 2026-11-20 11:00:00 UTC" in page
+    assert "Acknowledgement. thermal.margin: ends at 2026-11-20 11:00:00 UTC" in page
     assert "Findings0 open1 acknowledged" in page
 
 
@@ -350,7 +350,7 @@ def test_a_judgement_of_another_boot_is_stale() -> None:
     [
         (
             "simulated",
-            "Simulated node. No value on this page was measured on hardware; the node never gates or drains.",
+            "Simulated node. No value on this page was measured on hardware. No gate closes, and nothing drains it.",
         ),
         ("starting", "Starting. The first round of reading is not complete."),
         ("stopped", "Stopping. The agent is stopping"),
@@ -512,7 +512,7 @@ def test_the_gate_is_told() -> None:
     assert "closed by nvidia.xid.79 (mode drain)" in text_of(render(failed_node()))
     assert "open (mode drain)" in text_of(render(degraded_node()))
     simulated = msgspec.structs.replace(failed_node(), simulated=True)
-    assert "none: a simulated node never gates" in text_of(render(simulated))
+    assert "none: a simulated node closes no gate" in text_of(render(simulated))
 
 
 def test_prologs_and_the_writer_to_slurm_are_told() -> None:

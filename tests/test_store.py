@@ -388,7 +388,7 @@ def test_damage_that_a_start_does_not_meet_is_found_after_it(path: Path, damage:
     counts, memory, told = tended(path)
 
     assert (counts, memory) in (({"GPU-0": 3}, {"round": b"3"}), ({}, {}))
-    assert "moved aside to" in told and "look there for older history" in told
+    assert "moved aside to" in told and "older history is there" in told
     assert len(list(path.parent.glob("nodevet.db.corrupt-*"))) >= 1
 
 
@@ -397,8 +397,8 @@ def test_damage_that_a_start_does_not_meet_is_found_after_it(path: Path, damage:
     [
         (delete_row, "1 rows of the journal are missing"),
         (flip_payload, "1 rows of the journal are damaged"),
-        (flip_state, "the state of 1 findings is damaged, taken from the journal"),
-        (flip_memory, "memory of round is damaged and begins anew"),
+        (flip_state, "the state of 1 findings is damaged, restored from the journal"),
+        (flip_memory, "memory of round is damaged and is reset"),
         (flip_result, "1 results of loads are damaged"),
     ],
 )

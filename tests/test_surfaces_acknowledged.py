@@ -246,12 +246,12 @@ def test_a_word_whose_fault_is_not_there_is_on_every_surface(number: int) -> Non
     assert MetricsPage().render(snapshot).decode().count("nodevet_acknowledgement_expiry_timestamp_seconds{") == 1
     text = status_text(document)
     assert f": ok, {said} cleared faults (GPU 3, link 0: down; acknowledged by uid 7 on " in text.splitlines()[0]
-    assert text.count("cleared, its return is covered: link.down on ") == number
+    assert text.count("cleared, a return is acknowledged too: link.down on ") == number
     assert "note: cable <b>ordered</b>" in text
     assert ", 1 acknowledged" not in devices_table(document)
     page = page_of(snapshot)
-    assert page.count("is not seen now, and its return is covered: acknowledged by uid 7") == min(number, 5)
-    assert ("3 more cover faults that are cleared now" in page) is (number == 8)
+    assert page.count("is not present now, and a return is acknowledged too: acknowledged by uid 7") == min(number, 5)
+    assert ("3 more acknowledge the return of cleared faults" in page) is (number == 8)
     report = render(from_snapshot(snapshot))
     assert report.count("acknowledged, not seen now") == number
     for rendered in (page, report):
@@ -281,7 +281,7 @@ def test_an_expiry_is_a_metric_and_a_notice_a_day_ahead(hours: int | None, prese
     text = status_text(status_document(snapshot))
     assert ("ends within a day: acknowledge it again" in text) is told
     page = html.unescape(re.sub(r"<[^>]*>", "", page_of(snapshot)))
-    assert ("Acknowledgement. That of link.down ends at " in page) is told
+    assert ("Acknowledgement. link.down: ends at " in page) is told
     # Of what is not there only the term can be changed.
     assert (" --note '...' --until '...')" in page) is (told and not present)
     assert status_document(snapshot).acknowledged[0].ends_soon is told

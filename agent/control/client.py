@@ -77,15 +77,15 @@ class Session:
             except OSError as error:
                 raise AgentSilent(f"{self._path}: the agent does not answer: {error}") from error
             if not data:
-                raise AgentSilent(f"{self._path}: the agent hung up: see its log")
+                raise AgentSilent(f"{self._path}: the agent closed the connection: see its log")
             self._received += data
         line, _, self._received = self._received.partition(b"\n")
         try:
             answer = json.loads(line)
         except ValueError as error:
-            raise AgentSilent(f"{self._path}: the answer is no JSON: {error}") from error
+            raise AgentSilent(f"{self._path}: the answer is not JSON: {error}") from error
         if not isinstance(answer, dict):
-            raise AgentSilent(f"{self._path}: the answer is no JSON object")
+            raise AgentSilent(f"{self._path}: the answer is not a JSON object")
         if "error" in answer:
             raise AgentRefused(str(answer["error"]), str(answer.get("kind", "refused")))
         return answer

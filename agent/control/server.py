@@ -445,7 +445,7 @@ def _remove_unheard(path: Path) -> None:
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(mode):
-        raise ConfigurationError(f"{path}: exists and is no socket: move it away, or choose another runtime_dir")
+        raise ConfigurationError(f"{path}: exists and is not a socket: move it away, or choose another runtime_dir")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.setblocking(False)
         try:

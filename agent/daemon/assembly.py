@@ -52,7 +52,7 @@ def configure(
     everything = {declared.name: declared for declared in checks if declared.name in configuration.checks}
     unknown = [name for name in names if name not in everything]
     if unknown:
-        raise UsageError(f"check: no check is called {unknown[0]!r}; there are {', '.join(sorted(everything))}")
+        raise UsageError(f"check: unknown check {unknown[0]!r}; checks: {', '.join(sorted(everything))}")
     return tuple(
         ConfiguredCheck(declared, configuration.checks[name].policy)
         for name, declared in everything.items()

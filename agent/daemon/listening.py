@@ -25,7 +25,7 @@ AGAIN_SECONDS = 5.0
 CAUSE_SECONDS = 60.0
 """Between two looks at who holds the address: that takes long where many processes run."""
 
-NOT_SERVED = f"page and metrics are not served, which is tried again every {AGAIN_SECONDS:g} s"
+NOT_SERVED = f"page and metrics are not served; the agent retries every {AGAIN_SECONDS:g} s"
 
 RESOLVE_SECONDS = 5.0
 """How long the start waits for a name: resolv.conf(5) may take minutes where no server answers."""

@@ -379,7 +379,7 @@ class Daemon:
         try:
             lease.claims.prepare()
         except StoreError as error:
-            self._event_log.trouble(f"{error}: prologs cannot claim this node, so no load runs")
+            self._event_log.trouble(f"{error}: prologs cannot claim this node, so no load can run")
         prober, recorder, reports = self._prober(lease), self._recorder, self._reports
         return lease, Loads(prober, lease, recorder, reports, ingest, self._event_log, self)
 
@@ -478,7 +478,7 @@ class Daemon:
             self._take_up(fresh, configured)
 
     def _not_reconfigured(self) -> None:
-        line = "reload failed, the settings before it stay in force: nodevet's own error, which the agent's log names"
+        line = "reload failed, the previous settings stay active: an error in nodevet; read the agent's log"
         self._info = msgspec.structs.replace(self._info, configuration_accepted=False, configuration_message=line)
 
     def _take_up(self, fresh: Configuration, configured: tuple[ConfiguredCheck, ...]) -> None:

@@ -47,7 +47,7 @@ class Reread:
             self._thread = thread
             thread.join(self._seconds)
         if self._thread.is_alive() or self._found is None:
-            raise ConfigurationError(f"its file gave no answer within {self._seconds:g} s: look at the disk it is on")
+            raise ConfigurationError(f"its file did not answer within {self._seconds:g} s: check its disk")
         if isinstance(self._found, ConfigurationError):
             raise self._found
         if isinstance(self._found, Bug):

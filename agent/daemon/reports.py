@@ -85,7 +85,7 @@ class Reports(Service):
         if newest is None:
             return None
         if not self._reading.acquire(timeout=READ_SECONDS):
-            raise BusyError(f"the report is being read since more than {READ_SECONDS:g} s: look at the disk it is on")
+            raise BusyError(f"reading the report takes more than {READ_SECONDS:g} s: check its disk")
         try:
             return newest.read_bytes()
         except OSError:
@@ -110,7 +110,8 @@ class Reports(Service):
             since, was_late = self._works_since, self._is_late
             self._is_late = since is not None and time.monotonic() - since > SILENT_SECONDS
             if self._is_late and not was_late:
-                outcomes.append(partial(self._log, f"report: {self._directory} gives no answer: set report.directory"))
+                words = f"report: {self._directory} does not answer: check its disk, or set report.directory"
+                outcomes.append(partial(self._log, words))
         for tell in outcomes:
             tell()
 

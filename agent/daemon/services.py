@@ -176,7 +176,7 @@ class HostName(Service):
         present, known = _short_host_name(), self._known
         if present == self._before or known != self._before:
             return ""
-        return f"this machine is called {present} now, and the agent goes on as {known}: restart it, or set node_name"
+        return f"the host name is now {present}, and the agent still uses {known}: restart the agent, or set node_name"
 
 
 def _short_host_name() -> str:

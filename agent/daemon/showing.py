@@ -168,8 +168,8 @@ def _merged(rounds: list[_Waiting]) -> _Waiting:
 
 def _slow() -> str:
     return (
-        f"the store has not written within {BOUND_SECONDS:g} s what is shown, a crash now may lose part of it: "
-        "look at the disk of state_dir"
+        f"the store has not written the shown data for {BOUND_SECONDS:g} s, so a crash may lose some: "
+        "check the disk of state_dir"
     )
 
 

@@ -128,7 +128,8 @@ def _ack(served: Served, call: Call) -> None:
     if is_covering(shown) and until is None:
         covers = covering_end(shown)
         end = "" if covers is None else f" until {date_words(covers)}"
-        raise UsageError(f"ack: {key} is not seen now, and its return is covered{end}: give --until to change that")
+        words = f"{key} is not present now, and a return is acknowledged too{end}"
+        raise UsageError(f"ack: {words}: give --until to change that")
     actor = f"uid {call.peer.uid}"
     if call.peer.uid == 0 and wanted.sudo_uid is not None:
         actor += f" (sudo by uid {wanted.sudo_uid})"
@@ -155,14 +156,14 @@ def _with_notice(burn_in: BurnInDocument, trouble: str) -> BurnInDocument:
 
 def _term(episode: Episode) -> str:
     """Return when the acknowledged *episode* counts again."""
-    worse = "it counts again when it asks for a harder action"
+    worse = "it counts again if it needs a more severe action"
     if episode.outcome is Outcome.UNMEASURED:
-        worse = "it counts again when it is measured and found to be bad"
+        worse = "it counts again if it is measured and is bad"
     if episode.until is None:
-        return f"{worse}, or returns after it was over"
+        return f"{worse}, or if it ends and returns"
     if is_covering(episode):
-        return f"{worse}, or returns after {date_words(episode.until)}"
-    return f"{worse}, or is still there after {date_words(episode.until)}"
+        return f"{worse}, or if it returns after {date_words(episode.until)}"
+    return f"{worse}, or if it is still present after {date_words(episode.until)}"
 
 
 def _find(snapshot: Snapshot, wanted: AckArguments) -> Episode:
@@ -221,7 +222,8 @@ def _lease(served: Served, call: Call) -> None:
 def _refuse_simulated(served: Served, verb: str) -> None:
     """Keep real loads away: what they measure is no result of a node that does not exist."""
     if served.snapshot.simulated:
-        raise BusyError(f"{verb}: {served.snapshot.node} is simulated, no load runs on it; ask the real node's agent")
+        words = "is simulated, so no load can run on it; use the runtime directory of a real node"
+        raise BusyError(f"{verb}: {served.snapshot.node} {words}")
 
 
 def _targets(snapshot: Snapshot, names: tuple[str, ...]) -> tuple[Device, ...]:

@@ -81,7 +81,7 @@ class LoadAlone:
         if self._clock.monotonic() - self._tried >= REFRESH_SECONDS:
             self._try_to_tell(probing=True)
         if self._clock.monotonic() - self._told >= TTL_SECONDS - GONE_SECONDS:
-            return ClaimsSeen(failure=f"no prolog can be told of it: {self._trouble}")
+            return ClaimsSeen(failure=f"no prolog can notice the load: {self._trouble}")
         return self._claims.look()
 
     def _is_gone(self) -> bool:
@@ -97,7 +97,7 @@ class LoadAlone:
         except StateFileError as error:
             if str(error) != self._trouble:
                 self._trouble = str(error)
-                self._say(f"{error}; prologs take the old one for {TTL_SECONDS:.0f} s")
+                self._say(f"{error}; the old file stays valid for {TTL_SECONDS:.0f} s")
 
     def _tell(self, *, probing: bool) -> None:
         self._tried = now = self._clock.monotonic()

@@ -187,7 +187,7 @@ class LoadChild:
             case Ready():
                 pass
             case _:
-                self.on_nonsense(f"{type(message).__name__} is not for a load to send")
+                self.on_nonsense(f"{type(message).__name__} is not a message of a load")
 
     def on_line(self, line: str) -> None:
         """Pass a line of the child's standard error on."""

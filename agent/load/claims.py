@@ -64,7 +64,7 @@ class Claims:
             self.directory.mkdir(mode=0o755, exist_ok=True)
             status = self.directory.lstat()
             if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
-                raise StoreError(f"{self.directory}: not a folder of uid {os.geteuid()}: remove it after a look")
+                raise StoreError(f"{self.directory}: not a folder of uid {os.geteuid()}: check and remove it")
             self.directory.chmod(0o755)
         except OSError as error:
             raise StoreError(
@@ -134,7 +134,7 @@ class LoadLock:
             fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _WHOLE_FILE)
         except OSError as error:
             os.close(descriptor)
-            raise BusyError(f"{self._path}: a process of another load is still there: ask again in a moment") from error
+            raise BusyError(f"{self._path}: a process of another load still runs: try again in a moment") from error
         return descriptor
 
     def is_held(self) -> bool:

@@ -86,7 +86,7 @@ class Delivery:
             self._again_at = self._clock() + FOUND_AGAIN_SECONDS
             if str(error) != self._said:
                 self._said = str(error)
-                self._say(f"a wrong result was found, and the agent does not take it yet: {error}")
+                self._say(f"a wrong result was found, and the agent has not accepted it yet: {error}")
             return
         self._untold.told(fresh)
 
@@ -103,7 +103,7 @@ class Delivery:
         def left(until: float) -> float:
             if self._hurried_until is None and signals() > before:
                 self._hurried_until = self._clock() + HURRIED_SECONDS
-                self._say(f"the agent has {HURRIED_SECONDS:g} s left to take the results")
+                self._say(f"the agent has {HURRIED_SECONDS:g} s left to accept the results")
             return min(until, self._hurried_until or until) - self._clock()
 
         try:
@@ -118,7 +118,7 @@ class Delivery:
             except (AgentAbsent, AgentSilent, AgentRefused) as error:
                 last = f"; then: {error}"
             time.sleep(AGAIN_SECONDS)
-        self._say(f"the agent does not take the results: {trouble}{last}")
+        self._say(f"the agent does not accept the results: {trouble}{last}")
         return None
 
     def _asked(self, session: Session, results: tuple[Result, ...], left: Callable[[float], float]) -> BurnInDocument:
@@ -147,4 +147,4 @@ class Delivery:
                     raise
             if self._clock() >= tell_at:
                 tell_at = float("inf")
-                self._say("waits for the agent to take the results; Ctrl-C ends that wait")
+                self._say("waiting for the agent to accept the results; Ctrl-C ends the wait")

@@ -75,7 +75,7 @@ class LoadGuard(Service):
         if reason:
             return reason
         if self.leases.current is None and self.has_processes():
-            return "a process of the last load is still there"
+            return "a process of the previous load still runs"
         if self.leases.take(holder, pid, devices, seconds) is None:
             current = self.leases.current
             return f"{current.holder} (pid {current.pid}) holds it" if current else "another load holds it"
@@ -95,7 +95,7 @@ class LoadGuard(Service):
         if written is None or written.generation <= self._generation or not written.agent.probing:
             if self._clock.monotonic() - self._announced < ANNOUNCE_SECONDS:
                 return None
-            reason: str | None = "the state file cannot be written, so no prolog could be told"
+            reason: str | None = "the state file cannot be written, so no prolog would notice the load"
         else:
             reason = self.claims.look().reason
         if reason:

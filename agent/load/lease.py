@@ -110,7 +110,7 @@ def _not_read_now(snapshot: Snapshot, device: Device) -> str:
     """Return why nothing newer is read of *device*, or an empty string: what was seen before proves no idleness."""
     state = next((status.state for status in snapshot.readers if status.backend == device.backend), ReaderState.RUNNING)
     if state is ReaderState.RELEASED:
-        return "it is released, so nobody here may open it"
+        return "it is released (nodevet release), so no load may open it"
     if state is not ReaderState.RUNNING:
         return f"it is not read now, its collector is {state}"
     unread = (finding for finding in snapshot.findings if (finding.code, finding.device) == (UNREAD, device.id))

@@ -81,7 +81,7 @@ class OutputFile:
             reason = error.strerror or str(error)
             if reason != self._told:
                 self._told = reason
-                self._say(f"{self._name} cannot be written: {reason}; the run goes on, and its verdict is told here")
+                self._say(f"{self._name} cannot be written: {reason}; the run continues, and the verdict appears here")
             return False
         self._told = ""
         return True

@@ -180,7 +180,7 @@ class Prober:
 
     def _why_not(self, snapshot: Snapshot, devices: tuple[Device, ...]) -> str | None:
         if not devices:
-            return "this node has no device that a load exists for"
+            return "this node has no device that can run a load"
         if snapshot.simulated:
             return "the node is simulated"
         reason = busy_reason(snapshot, devices)

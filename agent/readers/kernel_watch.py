@@ -102,14 +102,14 @@ class KernelWatch(Service):
         """Return the number of unread records, for every output: their content is unknown, so green means less."""
         if self._skipped:
             return (
-                f"{self._path}: {self._skipped >> 20} MiB of it were not read, because more was there than can be "
-                "read in time: what they told is lost; name /dev/kmsg, or have the file rotated earlier"
+                f"{self._path}: {self._skipped >> 20} MiB were skipped, because the log grows faster than it is "
+                "read: their events are lost; set kernel_log.path to /dev/kmsg, or rotate the file earlier"
             )
         if not self._lost or self._is_asking:
             return ""
         return (
-            f"{self._path}: {self._lost} records were overwritten before they could be read: what they told is lost; "
-            "enlarge the ring with the kernel option log_buf_len if this repeats"
+            f"{self._path}: {self._lost} records were overwritten before they could be read: their events are lost; "
+            "if this repeats, enlarge the ring buffer with the kernel option log_buf_len"
         )
 
     @property
@@ -174,7 +174,7 @@ class KernelWatch(Service):
         try:
             return msgspec.msgpack.decode(memory, type=Cursor) if memory else None
         except msgspec.MsgspecError as error:
-            self._log(f"{self._path}: read from the boot on, the place of an earlier version is not readable: {error}")
+            self._log(f"{self._path}: read from the boot on, because the saved position cannot be decoded: {error}")
             return None
 
     def _open(self) -> None:

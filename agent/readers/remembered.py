@@ -37,5 +37,5 @@ def recalled_readers(packed: bytes | None, log: Callable[[str], None]) -> Rememb
             records, lost = (), str(error)
         kept = Remembered(records)
     if lost:
-        log(f"what readers left to this agent: {lost}")
+        log(f"the record of the collectors of an earlier agent is damaged: {lost}")
     return kept

@@ -48,7 +48,7 @@ def _told(path: str, disk: os.statvfs_result) -> str:
         most = disk.f_blocks * disk.f_frsize
         return f"the disk of {path} is full ({left} of {most} bytes are left): make room there (df -h {path})"
     if disk.f_files and not disk.f_ffree:
-        return f"the disk of {path} has all {disk.f_files} files that it may have: remove some (df -i {path})"
+        return f"the disk of {path} has no free inode, all {disk.f_files} are used: remove files (df -i {path})"
     return ""
 
 

@@ -45,12 +45,12 @@ UNSCHEDULED_SECONDS = from_table("reader.unscheduled").value
 AVAILABLE_RATIO = from_table("reader.want.available").value
 """Below this share of available memory, some may have been refused."""
 
-SILENT = "the disk or file server of a library that it has loaded gives no answer: look at file systems"
+SILENT = "the disk or file server of a library that it has loaded does not answer: check the file systems"
 
 WAITING = "DSI"
 """States of a waiting process: FUSE waits are interruptible at first (S), Lustre waits idle (I, TASK_IDLE)."""
 
-UNNOTED = "it is not known which libraries it has loaded: their disk gave no answer in time; look at file systems"
+UNNOTED = "its loaded libraries are not known, because their disk did not answer in time; check the file systems"
 
 FILE_PAGES = ("active_file", "inactive_file")
 """Pages that the kernel reclaims before it refuses memory (cgroup-v2.rst, memory.stat)."""
@@ -243,9 +243,9 @@ class Surroundings:
     def of_files(self, known: Mapping[str, Stamp | None]) -> str:
         """Return what happened to the files of the libraries *known* since they were loaded; empty if nothing did."""
         if (library := self.replaced(known)) is not None:
-            return f"{library} was replaced on disk meanwhile: it is loaded anew"
+            return f"{library} was replaced on disk meanwhile: it is reloaded"
         if cut := self.disk.ask(partial(cut_short, tuple(known)), ""):
-            return f"{cut} is cut short, as by a disk that was full: install it anew"
+            return f"{cut} is truncated, for example by a full disk: reinstall it"
         return self._silence
 
     def silence(self, known: Iterable[str]) -> str:
@@ -289,8 +289,8 @@ class Surroundings:
         """Return that the linker preloads libraries into every program of the machine; empty if it does not."""
         lines = (line.partition("#")[0].replace(":", " ").split() for line in _text(self._preloads).splitlines())
         first = next((path for line in lines for path in line), "")
-        where = f"{self._preloads} puts {first} into every program"
-        return f"{where}, and the crash may be its own: take it out for the agent, or look at it" if first else ""
+        where = f"{self._preloads} loads {first} into every program"
+        return f"{where}, which may be the cause of the crash: check it, or remove it for the agent" if first else ""
 
     def unasked(self, backend: str, kind: FailureKind) -> str:
         """Return why the library of *backend*, which reports a failure of *kind*, never called the driver; else empty.
@@ -313,7 +313,7 @@ class Surroundings:
             and total is not None
             and available < min(AVAILABLE_RATIO * total, scarce_bytes / 1024)
         ):
-            return f"{available} of {total} kB of memory may be had: see free -m and journalctl -k"
+            return f"{available} of {total} kB of memory are available: see free -m and journalctl -k"
         for group in self._groups("memory", "memory.max", "memory.limit_in_bytes"):
             for used, limit in (("current", "max"), ("usage_in_bytes", "limit_in_bytes")):
                 taken, most = (_number(_text(group / f"memory.{name}").strip()) for name in (used, limit))
@@ -354,8 +354,8 @@ class Surroundings:
         if committed is None or limit is None or committed < COMMITTED_RATIO * limit:
             return ""
         return (
-            f"memory may have been refused to it: {committed} of {limit} kB are promised (/proc/meminfo), and "
-            "vm.overcommit_memory is 2: end what asks for so much"
+            f"memory may have been refused to it: {committed} of {limit} kB are committed (/proc/meminfo), and "
+            "vm.overcommit_memory is 2: end the programs that reserve so much"
         )
 
     def task_shortage(self) -> str:
@@ -365,15 +365,11 @@ class Surroundings:
         limits = (_number(_text(self._proc / "sys/kernel" / name).strip()) for name in ("pid_max", "threads-max"))
         limit = min((limit for limit in limits if limit is not None), default=None)
         if threads is not None and limit is not None and threads >= TASKS_RATIO * limit:
-            return (
-                f"it may have been refused a thread: {threads} of {limit} are there: see kernel.pid_max and threads-max"
-            )
+            return f"it may have been refused a thread: {threads} of {limit} exist: see kernel.pid_max and threads-max"
         for group in self._groups("pids", "pids.max"):
             now, most = (_number(_text(group / name).strip()) for name in ("pids.current", "pids.max"))
             if now is not None and most is not None and now >= TASKS_RATIO * most:
-                return (
-                    f"it may have been refused a thread: {now} of {most} are there ({group}/pids.max): raise TasksMax"
-                )
+                return f"it may have been refused a thread: {now} of {most} exist ({group}/pids.max): raise TasksMax"
         return self._users_shortage(threads)
 
     def _users_shortage(self, threads: int | None) -> str:
@@ -459,23 +455,23 @@ def disturbance(before: ProcessStatus | None, after: ProcessStatus | None, secon
     if "t" in (before.state, after.state) or ((before.traced or after.traced) and after.state != "D"):
         return "a program traces it (see TracerPid in its status) and may stop it at each system call: end the tracer"
     if after.dumping:
-        return "a signal ended it, and its memory is being written (see /proc/sys/kernel/core_pattern): look at that"
+        return "a signal ended it, and its core dump is being written: check the target (/proc/sys/kernel/core_pattern)"
     if before.frozen or after.frozen:
         return "it is frozen by its cgroup: thaw it (freezer.state, or cgroup.freeze)"
     if after.state != "R" and (full := after.full_group or before.full_group):
         return (
-            f"its cgroup is full, and nothing in it is killed for that ({full}, under_oom 1): raise "
-            "memory.limit_in_bytes, end what takes the memory, or write 0 into memory.oom_control"
+            f"its cgroup is full, and the kernel kills nothing in it ({full}, under_oom 1): raise "
+            "memory.limit_in_bytes, end programs in it, or write 0 into memory.oom_control"
         )
     if after.state in WAITING and (wait := _wait_of(after)):
-        return f"it waits in {wait}; look at disks, network file systems and memory"
+        return f"it waits in {wait}; check disks, network file systems and memory"
     faults = after.major_faults - before.major_faults
     if faults > SWAPPED_FAULTS_PER_SECOND * max(seconds, 1.0):
-        return f"it was swapped out: {faults} pages came back from disk in {seconds:.1f} s; look at memory and swap"
+        return f"it was swapped out: {faults} pages came back from disk in {seconds:.1f} s; check memory and swap"
     if before.waited_seconds is not None and after.waited_seconds is not None:
         waited = after.waited_seconds - before.waited_seconds
         if waited > STARVED_RATIO * max(seconds, 1.0):
-            return f"host overloaded: it waited {waited:.1f} of {seconds:.1f} s for a processor; look at its load"
+            return f"host overloaded: it waited {waited:.1f} of {seconds:.1f} s for a processor; check its load"
     return unscheduled(before, after, seconds)
 
 
@@ -483,7 +479,7 @@ def unscheduled(before: ProcessStatus, after: ProcessStatus, seconds: float) -> 
     """Return that a process was runnable at both observations and did not run between them; empty if not shown."""
     could = before is not after and before.state == after.state == "R" and before.ran_seconds is not None
     if could and before.ran_seconds == after.ran_seconds and seconds >= UNSCHEDULED_SECONDS:
-        return f"host overloaded: it had no processor for {seconds:.1f} s; look for real-time tasks and at its load"
+        return f"host overloaded: it had no processor for {seconds:.1f} s; check its load and its real-time tasks"
     return ""
 
 

@@ -70,7 +70,7 @@ def _bytes_of(path: Path) -> bytes:
     """Return what the file *path* holds, without waiting for a writer or swallowing what has no end."""
     with opened(path, follow=True) as (descriptor, status):
         if not stat.S_ISREG(status.st_mode):
-            raise ConfigurationError(f"{path}: is no regular file: name a scenario")
+            raise ConfigurationError(f"{path}: is not a regular file: name a scenario")
         with open(descriptor, "rb", closefd=False) as file:
             content = file.read(SCENARIO_BYTES + 1)
     if len(content) > SCENARIO_BYTES:

@@ -25,7 +25,7 @@ UNSET = ("", "(null)")
 WITHOUT_END = 65534
 """SLURM's value for a time without a limit."""
 
-BY_RENAMING = "each to another name, then mv: a prolog that cp writes while a job starts drains the node"
+BY_RENAMING = "each file to another name, then mv it: if a job starts while cp writes the prolog, SLURM drains the node"
 """The kernel does not execute a file that is open for writing."""
 
 PATIENCE_LEFT_SECONDS = 2
@@ -97,7 +97,7 @@ def _present(facts: Facts) -> Item:
         return wrong(
             "scripts",
             f"cannot be executed: {', '.join(not_run)}",
-            f"copy them anew with chmod 755 ({BY_RENAMING}); SLURM drains a node whose prolog it cannot execute",
+            f"copy them again with chmod 755 ({BY_RENAMING}); SLURM drains a node whose prolog it cannot execute",
         )
     return ok("scripts", f"{len(facts.scripts)} in {facts.folder}")
 
@@ -111,8 +111,8 @@ def _placed(facts: Facts) -> Item:
     """Judge whether a prolog depends on a network file system: if that hangs, SLURM kills it and drains the node."""
     says = f"on a network file system: {', '.join(facts.remote)}"
     step = (
-        "let Prolog= and Epilog= name copies on each node's own disk, and set gpus= in gate.conf where gres.conf is"
-        " shared: where it stands still for PrologEpilogTimeout=, SLURM drains each node at its next job"
+        "copy the scripts to each node's own disk and name those in Prolog= and Epilog=; if gres.conf is shared, set"
+        " gpus= in gate.conf: if the file server hangs for PrologEpilogTimeout=, SLURM drains each node at its next job"
     )
     if facts.remote:
         return warning("file system", says, step)
@@ -152,10 +152,11 @@ def _rehearsed(facts: Facts) -> Item:
         return cannot_tell("rehearsal", facts.rehearsal)
     if facts.rehearsal:
         return wrong(
-            "rehearsal", "; ".join(facts.rehearsal), f"copy deploy/slurm to {facts.folder} anew ({BY_RENAMING})"
+            "rehearsal", "; ".join(facts.rehearsal), f"copy deploy/slurm to {facts.folder} again ({BY_RENAMING})"
         )
     return ok(
-        "rehearsal", "a copy of the scripts opens on a healthy state, closes on a hard fault, opens on an unknown word"
+        "rehearsal",
+        "a copy of the scripts opens the gate on a healthy state and an unknown word, and closes it on a hard fault",
     )
 
 
@@ -193,7 +194,7 @@ def _runtime(facts: Facts) -> Item:
 def _state(facts: Facts) -> Item:
     state = facts.state
     if isinstance(state, Absent):
-        return wrong("state file", state.reason, "systemctl status nodevet: start the agent")
+        return wrong("state file", state.reason, "start the agent; see systemctl status nodevet")
     if facts.uptime_seconds >= state.fresh_until_uptime:
         age = facts.uptime_seconds - state.fresh_until_uptime
         return wrong("state file", f"{facts.state_path} expired {age:.0f} s ago", "systemctl status nodevet")
@@ -232,23 +233,25 @@ def _consistent(facts: Facts) -> Item:
     if others:
         return wrong("modes", others, "systemctl restart nodevet: a reload does not take up [slurm]")
     if mode == "gate" and site is Mode.OBSERVE:
-        return warning("modes", together, 'gate.conf closes, but [gate] mode = "observe" marks no fault as hard')
+        return warning(
+            "modes", together, 'mode=gate in gate.conf has no effect while [gate] mode = "observe" in nodevet.toml'
+        )
     if mode == "gate" and slurm.permit == "cluster" and slurm.writer != "drain":
         return warning(
             "modes",
             together,
-            'gate.conf closes, but nobody gives a permit: set [slurm] writer = "drain", or permit = "local", which'
-            " knows no limit of the cluster",
+            'mode=gate in gate.conf has no effect without a permit: set [slurm] writer = "drain", or permit = "local",'
+            " which ignores the limits of the cluster",
         )
     if mode == "gate" and slurm.permit == "local" and slurm.writer == "off":
         return warning(
             "modes",
             together,
-            "whoever resumes the node is not seen, and the gate closes again until `nodevet ack`: set [slurm]"
+            "the agent does not notice a resume, so the gate closes again until `nodevet ack`: set [slurm]"
             ' writer = "observe", which reads and never writes',
         )
     if slurm.writer == "drain" and site is Mode.OBSERVE:
-        return warning("modes", together, '[slurm] writer = "drain", but [gate] mode = "observe" lets nothing drain')
+        return warning("modes", together, '[slurm] writer = "drain" has no effect while [gate] mode = "observe"')
     if slurm.writer == "drain" and mode == "observe":
         does = "drains" if site is Mode.DRAIN else "marks closed gates in SLURM"
         return warning("modes", together, f"the agent {does} while the gate only observes: set mode=gate in gate.conf")
@@ -256,7 +259,8 @@ def _consistent(facts: Facts) -> Item:
     silent = [name for name, says in _held_back(facts).items() if says != f"mode {Mode.GATE.value}"]
     if site_closes and silent:
         tables = ", ".join(f"[checks.{name}]" for name in silent)
-        return warning("modes", together, f"gate.conf closes, and no fault of these does: see {tables} in nodevet.toml")
+        step = f"mode=gate in gate.conf has no effect for faults of these checks: see {tables} in nodevet.toml"
+        return warning("modes", together, step)
     return ok("modes", together)
 
 
@@ -271,7 +275,7 @@ def _agent(facts: Facts) -> Iterator[Item]:
     ):
         return
     if running.trouble:
-        step = "run scontrol as the unit does: may everybody read slurm.conf, and is it outside of /home and /root?"
+        step = "run scontrol as the unit does: slurm.conf must be readable for all, and outside of /home and /root"
         yield warning("agent", running.trouble, step)
     else:
         yield ok("agent", "had no trouble with SLURM")
@@ -283,7 +287,7 @@ def _agent(facts: Facts) -> Iterator[Item]:
 def _cluster(facts: Facts) -> Iterator[Item]:
     config = facts.config
     if isinstance(config, str):
-        yield cannot_tell("slurm.conf", config, "is slurmctld running, and scontrol on this node?")
+        yield cannot_tell("slurm.conf", config, "check that slurmctld runs and that scontrol is installed on this node")
         return
     yield _named(facts)
     if facts.forgotten and facts.settings.slurm.writer != "drain":  # otherwise the agent removes it
@@ -306,7 +310,7 @@ def _named(facts: Facts) -> Item:
         return wrong(
             "node name",
             f"SLURM shows no node {facts.node}: {facts.unknown_node}",
-            "set [slurm] node_name to what `sinfo -N` calls this node: the agent asks for no other, and gets no permit",
+            "set [slurm] node_name to the name of this node in `sinfo -N`: without it, the agent gets no permit",
         )
     if facts.machine:
         return wrong(
@@ -321,7 +325,7 @@ def _hook(facts: Facts, name: str, script: str) -> Item:
     hook, waits = facts.hooks.get(name, Hook("")), facts.awaiting.get(name)
     written = facts.written.get(name.lower(), "")
     ours = f"{facts.folder}/{script}"
-    for judged, of in ((waits, "slurm.conf says, and SLURM has not loaded it: "), (hook, "")):
+    for judged, of in ((waits, "in slurm.conf, not loaded by SLURM yet: "), (hook, "")):
         if judged is not None and judged.named not in UNSET and judged.lacks:
             step = judged.misread or "copy the scripts to this node, or remove the line"
             says = f"{of}{judged.named}: {judged.lacks}"
@@ -351,7 +355,7 @@ def _periodic(facts: Facts) -> Iterator[Item]:
         return
     step = hook.misread or "copy the scripts to this node, or remove the line"
     says = f"{hook.named}: {hook.lacks}"
-    yield warning("HealthCheckProgram=", says, f"SLURM runs none, and only slurmd logs it: {step}")
+    yield warning("HealthCheckProgram=", says, f"SLURM does not run it, and only slurmd logs this: {step}")
 
 
 def _merged(name: str, ours: str) -> str:
@@ -365,7 +369,9 @@ def _flags(config: Mapping[str, str]) -> Item:
     if {"alloc", "contain"} & set(flags.lower().split(",")):
         return ok("PrologFlags=", flags)
     return warning(
-        "PrologFlags=", f"{flags}: the prolog runs at the first step, after the job has started elsewhere", "add Alloc"
+        "PrologFlags=",
+        f"{flags}: the prolog runs at the first step, when the job has already started on other nodes",
+        "add Alloc",
     )
 
 
@@ -393,7 +399,7 @@ def _patience(facts: Facts, config: Mapping[str, str]) -> Iterator[Item]:
         yield warning(
             f"{name}=",
             f"{config.get(name, 'not shown')}: a hung file system blocks a node without limit",
-            f"set more than {own} take, and than {needs}: SLURM kills what takes longer, and drains the node"
+            f"set more than {own} take, and than {needs}: SLURM kills a script that takes longer, and drains the node"
             if own
             else "set 30",
         )

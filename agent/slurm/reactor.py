@@ -50,7 +50,7 @@ DRAINS_SECONDS = 10.0
 DRAINED_YET_SECONDS = 1.0
 """Interval (s) of the readings during that time."""
 
-NAMELESS = "the name of the agent's user is asked for (getpwuid), and until it is known SLURM is not read"
+NAMELESS = "SLURM is not read yet: the lookup of the agent's user name (getpwuid) has not returned"
 
 STILL_DRAINED = "drained"
 """The answer in the claim of a waiting prolog if its job was allocated before the drain."""
@@ -279,7 +279,7 @@ class Reactor(Service):
         status = done.status
         if trouble and status.permit.held and self._settings.permit == "cluster":
             # Only a permit that is kept is shown: one that a restart would lose closes no gate.
-            status = msgspec.structs.replace(status, permit=Permit(why=f"it cannot be kept: {trouble}"))
+            status = msgspec.structs.replace(status, permit=Permit(why=f"the permit cannot be stored: {trouble}"))
         with self._condition:
             before, self._status = self._status, status
             self._kept, self._trouble = kept, trouble

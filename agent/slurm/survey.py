@@ -234,7 +234,7 @@ def _unstartable(path: Path) -> str:
     line = first[2:].split(b"\n", 1)[0].strip(b" \t")
     interpreter = line.replace(b"\t", b" ").split(b" ", 1)[0]
     if interpreter.endswith(b"\r"):
-        return "its first line ends as in a file of Windows"
+        return "its first line ends with a carriage return, as in a Windows file"
     if not interpreter or not os.access(interpreter, os.X_OK):
         return f"there is no program {os.fsdecode(interpreter)}"
     if os.geteuid() == 0 and not os.access(path, os.R_OK | os.X_OK) and path.stat().st_mode & 0o111:
@@ -431,11 +431,11 @@ def _hook_of(values: list[str], ours: Path, name: str, beside: Path | None) -> H
 def _misread(value: str, name: str) -> str:
     """Return the correction of *value*, for which there is no file."""
     if not re.search(r"[,;\s]", value):
-        return "write the full path: from 23.11 on SLURM looks beside slurm.conf, before it starts no other"
+        return "write the full path: SLURM before 23.11 requires it, later releases search the folder of slurm.conf"
     several = "" if name == PERIODIC else ", or a pattern such as /etc/slurm/prolog.d/*"
     return (
-        "SLURM takes it for the name of one file, and knows neither a list nor arguments:"
-        f" name one script that calls the others with what they need{several}"
+        "SLURM reads the value as one file name, without a list or arguments:"
+        f" name one script that calls the others with their arguments{several}"
     )
 
 

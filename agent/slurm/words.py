@@ -12,17 +12,17 @@ MOST_COMMANDS = 4
 """Maximum number of commands that are printed."""
 
 WORDS = {
-    Why.FOREIGN_REASON: "does not drain: the node is drained with a reason of somebody else",
+    Why.FOREIGN_REASON: "does not drain: the node is drained with a reason that nodevet did not write",
     Why.EMPTY_REASON: "does not drain: the node is drained without a reason",
-    Why.FOREIGN_COMMENT: "does not ask for a permit: comment and extra of the node are both in use; clear one of them",
+    Why.FOREIGN_COMMENT: "does not request a permit: comment and extra of the node are both in use; clear one of them",
     Why.MAINTENANCE: "does not drain: the node is in maintenance",
     Why.POWER: "does not drain: the node changes its power state",
     Why.REBOOT: "does not drain: the node is about to reboot",
     Why.DOWN: "does not drain: the node is down",
     Why.UNKNOWN_STATE: "does not drain: the node is in a state that nodevet does not know",
     Why.CHANGED: "does not drain yet: the node changed during the query",
-    Why.CONTENDED: "does not drain yet: other nodes ask at the same time",
-    Why.UNSETTLED: "does not ask yet: an earlier write to SLURM got no answer, and may still take effect",
+    Why.CONTENDED: "does not drain yet: other nodes request a permit at the same time",
+    Why.UNSETTLED: "does not request a permit yet: an earlier write to SLURM got no answer and may still take effect",
     Why.UNVERIFIED: "wrote the drain, and SLURM does not show it",
 }
 """For people; the other causes have messages of their own."""

@@ -272,7 +272,7 @@ class Writer:
                     # The request is in vain, or a person took over the node: after their resume no permit may be left.
                     yield from self._withdraw(node)
             case Step.CLOSE if self.status.permit.held:
-                self._say("the gate is closed; no fault here may drain the node")
+                self._say("the gate is closed; no fault of this node may drain it")
                 yield from self._copy_mark(node)
             case Step.DRAIN | Step.CLOSE | Step.UPDATE if self._settings.writer == "drain":
                 return (yield from self._write(node, decision, snapshot.modes))
@@ -369,7 +369,7 @@ class Writer:
 
     def _wait_for_controller(self, seconds: float) -> float:
         self._skip(Why.UNSETTLED)
-        self._say("does not ask yet: slurmctld was restarted, and may have lost the marks of closed gates")
+        self._say("does not request a permit yet: slurmctld was restarted and may have lost the marks of closed gates")
         return min(seconds, self._settings.poll_seconds)
 
     def _controller_settles_in(self) -> Work:

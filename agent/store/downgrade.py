@@ -60,7 +60,7 @@ def _begin_anew(path: Path, version: int) -> str:
         os.close(held)
     return (
         f"{path}: written by a newer nodevet (schema version {version}), kept as {aside}: {len(episodes)} open findings"
-        f" go on in a fresh database{lost}; read older history with the newer nodevet"
+        f" continue in a new database{lost}; read older history with the newer nodevet"
     )
 
 

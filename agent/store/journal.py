@@ -149,7 +149,7 @@ class Journal:
         try:
             engine.restore(self._memory)
         except msgspec.MsgspecError as error:
-            self._notices.append(f"a part of what was remembered cannot be read and begins anew: {error}")
+            self._notices.append(f"a part of the agent's memory cannot be read and is reset: {error}")
             remembered = {episode.key for episode in engine.episodes}
             engine.adopt((*engine.episodes, *(each for each in self._episodes if each.key not in remembered)))
         known = engine.episodes or self._episodes

@@ -90,8 +90,8 @@ def open_of_machine(
     fresh = opened(path)
     _keep(fresh.store, machine, Machine())
     told = (
-        f"{path}: of another machine{f', {kept.host}' if kept.host else ''}, as an image of its disk brings it: moved "
-        f"aside to {aside}, and nothing of it counts here; leave state_dir out of images"
+        f"{path}: from another machine{f', {kept.host}' if kept.host else ''}, for example by a disk image: moved "
+        f"aside to {aside} and not used; leave state_dir out of images"
     )
     return OpenedStore(fresh.store, "; ".join(filter(None, (told, fresh.notice))))
 

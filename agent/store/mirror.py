@@ -78,11 +78,11 @@ def read_mirror(path: Path) -> Mirror | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise StoreError(f"{path}: cannot be read ({error.strerror}): remove it after a look") from error
+        raise StoreError(f"{path}: cannot be read ({error.strerror}): check and remove it") from error
     try:
         found = decoded(text, _Found)
     except msgspec.MsgspecError as error:
-        raise StoreError(f"{path}: malformed ({error}): remove it after a look") from error
+        raise StoreError(f"{path}: malformed ({error}): check and remove it") from error
     read = [_episode(raw) for raw in found.episodes]
     bad = [episode for episode in read if isinstance(episode, str)]
     notice = f"{path}: {len(bad)} findings cannot be read and are not counted ({bad[0]})" if bad else ""

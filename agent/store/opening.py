@@ -60,7 +60,7 @@ def open_store(
             store = _open(path, held)
         except DamagedError as error:
             aside = move_aside(path, now)
-            notices.append(f"{error}; moved aside to {aside}, a fresh one begins: look there for older history")
+            notices.append(f"{error}; moved aside to {aside} and replaced by a new one; older history is there")
             store = _open(path, held)
     except BaseException:
         os.close(held)

@@ -194,7 +194,7 @@ def _tried(write: Callable[[], None]) -> str:
 
 
 def _broken(part: str) -> str:
-    return f"the {part} is not written: nodevet's own error, which the agent's log names"
+    return f"the {part} is not written: an error in nodevet; read the agent's log"
 
 
 def _unheard(_line: str) -> None:

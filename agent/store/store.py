@@ -195,7 +195,7 @@ class Store:
             rows = self._connection.execute("SELECT name, value, checksum FROM memory ORDER BY name").fetchall()
         broken = [name for name, value, mark in rows if checksum(name, value) != mark]
         if broken:
-            self.notices.append(f"{self.path}: memory of {', '.join(map(str, broken))} is damaged and begins anew")
+            self.notices.append(f"{self.path}: memory of {', '.join(map(str, broken))} is damaged and is reset")
         return {name: value for name, value, mark in rows if checksum(name, value) == mark}
 
     def history(
@@ -369,7 +369,7 @@ class Store:
         found = [self._state_row(row) for row in rows]
         if None in found:
             self.notices.append(
-                f"{self.path}: the state of {found.count(None)} findings is damaged, taken from the journal"
+                f"{self.path}: the state of {found.count(None)} findings is damaged, restored from the journal"
             )
             with self._transaction() as run:
                 fill_state(self._connection)

@@ -207,7 +207,7 @@ def _troubles(document: StatusDocument) -> Iterator[str]:
         if not word.present:
             where = f"{word.device}, {word.part}" if word.part else word.device
             note = f"; note: {word.note}" if word.note else ""
-            yield f"cleared, its return is covered: {word.code} on {where}: {_word(word)}{note}"
+            yield f"cleared, a return is acknowledged too: {word.code} on {where}: {_word(word)}{note}"
     if document.agent.load:
         yield f"load: {document.agent.load}"
     if document.agent.jobs:

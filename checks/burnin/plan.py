@@ -102,7 +102,7 @@ def requests_for(
     plan = plan_named(plan_name)
     unknown = [dtype for dtype in dtypes or () if dtype not in data_types()]
     if unknown:
-        raise UsageError(f"burn-in: no number format is called {unknown[0]!r}; there are {', '.join(data_types())}")
+        raise UsageError(f"burn-in: unknown number format {unknown[0]!r}; formats: {', '.join(data_types())}")
     return tuple(
         GemmRequest(
             device=device,

@@ -176,7 +176,7 @@ def acknowledge(
     if is_covering(episode) and isinstance(until, Instant):
         word = extended(episode, note=note, actor=actor, time=time, until=until)
         standing = tuple(word if entry.key == key else entry for entry in ledger.standing)
-        told = msgspec.structs.replace(word, cleared_by=f"its return is covered, {person_words(word)}")
+        told = msgspec.structs.replace(word, cleared_by=f"a return is acknowledged too, {person_words(word)}")
         return msgspec.structs.replace(ledger, standing=standing), told
     known = granted(episode, note=note, actor=actor, time=time, until=until)
     return msgspec.structs.replace(ledger, episodes=with_word(ledger.episodes, known)), known

@@ -41,7 +41,7 @@ def chosen(targets: Iterable[Device], names: Iterable[str], verb: str) -> tuple[
     listed = ", ".join(device.pci or device.id for device in known)
     absent = [name for name, devices in found.items() if not devices]
     if absent:
-        raise UsageError(f"{verb}: not every device of {', '.join(found)} is here; a load runs on: {listed}")
+        raise UsageError(f"{verb}: unknown device: {', '.join(absent)}; a load can use: {listed}")
     for name, devices in found.items():
         if len({device.pci or device.id for device in devices}) > 1:
             raise UsageError(f"{verb}: {name} stands for several devices: choose by address among {listed}")

@@ -69,7 +69,7 @@ RENAMED = msgspec.structs.replace(
     MISSING,
     action=Action.INSPECT,
     next_step="let the command print the former names, or serial, uuid or pci of each device; acknowledge the old name "
-    "where the board is one of the listed ones",
+    "if this board is in the list under another name",
 )
 LOST = Rule(
     check="inventory",
@@ -235,7 +235,7 @@ def judge(view: View, policy: Inventory) -> Iterator[Finding]:
         facts = f"{', '.join(withheld(view))}: access denied by the cgroup of this process, as in a job; not judged"
         yield WITHHELD.on_node(Outcome.SKIPPED, facts)
     if left_out := ", ".join(excluded(view)):
-        facts = f"{left_out}: excluded by an option of the driver, as its page says; not judged"
+        facts = f"{left_out}: excluded by a driver option, according to the driver's page; not judged"
         yield EXCLUDED.on_node(Outcome.WARN, facts)
     elif unread := ", ".join(unread_pages(view)):
         yield EXCLUDED.on_node(Outcome.UNMEASURED, f"{unread}: the driver's page about it could not be read")
@@ -297,11 +297,11 @@ def _lost(view: View, device: Device) -> Finding:
             facts = f"{name}: bound to {device.driver}, which lists boards one by one and has not listed this one yet"
             return LOST.on_node(Outcome.UNMEASURED, facts, device=device.id, required=True)
         if device.pci in not_given(view) and (reader is None or device.pci not in reader.quarantined):
-            facts = f"{name}: bound to {device.driver}, and not passed to the container of the agent, as others are"
+            facts = f"{name}: bound to {device.driver}; the agent's container has other boards and not this one"
             return NOT_GIVEN.on_node(Outcome.UNMEASURED, facts, device=device.id, required=True)
         if (others := out_of_place(view, device)) and (reader is None or device.pci not in reader.quarantined):
             alike = device_names(view, list(others))
-            facts = f"{name}: bound to {device.driver}, and possibly the same board as {alike}, of unknown PCI address"
+            facts = f"{name}: bound to {device.driver}, possibly the same board as {alike}, whose address is unknown"
             return MISPLACED.on_node(Outcome.UNMEASURED, facts, device=device.id, required=True)
         told = _did(reader, device) if reader is not None else ""
         why = f"which fails while listing it{told}" if told else "which lists other devices and not this one"
@@ -370,7 +370,7 @@ def _missing(view: View, device: Device) -> Finding:
     if why := why_unlisted(view, device):
         return MISSING.on_node(Outcome.SKIPPED, f"{name}: {why}", device=device.id)
     if was_given_elsewhere(view, view.memory.seen[device.id]):
-        facts = f"{name}: present in an earlier boot, and not passed to the container of the agent, as others are"
+        facts = f"{name}: present in an earlier boot; the agent's container has other boards and not this one"
         return NOT_GIVEN_BEFORE.on_node(Outcome.UNMEASURED, facts, device=device.id, required=True)
     gone, silent = _moved(view, device.backend)
     if silent is not None and gone == device:
@@ -380,7 +380,7 @@ def _missing(view: View, device: Device) -> Finding:
             device=device.id,
         )
     if may_be_listed_yet(view, view.memory.seen[device.id], at_slot):
-        facts = f"{name}: not listed by {device.backend} since the boot, and boards may appear one by one"
+        facts = f"{name}: not listed by {device.backend} since the boot; its boards may appear one by one"
         return MISSING.on_node(Outcome.UNMEASURED, facts, device=device.id, required=True)
     others = [other for other in view.devices if other.id in view.memory.seen[device.id].instead]
     if others:

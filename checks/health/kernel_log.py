@@ -28,9 +28,9 @@ from nodevet.checks.engine.registry import check
 from nodevet.checks.engine.view import KernelLogState, View, device_name
 from nodevet.checks.reference.kernel_policy import NUMBERED, event_clearing, told_code, told_policy
 
-TEXT = "; from a text that a user can write, so it closes no gate: compare with dmesg on the node"
+TEXT = "; the source is text that a user can write, so it closes no gate: compare with dmesg on the node"
 
-RECORD = "; a line that a user can also write, so it closes no gate: compare with the counters of the device"
+RECORD = "; a user can write this line too, so it closes no gate: compare with the counters of the device"
 """The same if the kernel's own log was read: dmesg shows nothing more."""
 
 PROCESSES = re.compile(r"\b(?:process|thread) (?s:.{0,16}) pid:? \d{1,10}\b|\bpid[ :=]{1,2}'?\d{1,10}\b")

@@ -21,7 +21,7 @@ WIDTH = Rule(
     code="pcie.width",
     outcome=Outcome.WARN,
     action=Action.INSPECT,
-    next_step="reseat the board or riser, clean its contacts, compare with another slot; where slot or virtual machine "
+    next_step="reseat the board or riser, clean its contacts, compare with another slot; if slot or virtual machine "
     "has no more lanes, set checks.pcie.lanes",
 )
 GENERATION = Rule(
@@ -29,8 +29,8 @@ GENERATION = Rule(
     code="pcie.generation",
     outcome=Outcome.WARN,
     action=Action.INSPECT,
-    next_step="reseat the board or riser, check the slot's setting in the firmware; where the slot has no more, say so "
-    "as checks.pcie.generation",
+    next_step="reseat the board or riser, check the slot's setting in the firmware; if the slot supports no more, set "
+    "checks.pcie.generation",
 )
 REPLAYS = Rule(
     check="pcie",

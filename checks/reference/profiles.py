@@ -200,7 +200,7 @@ def profile_names() -> tuple[str, ...]:
 def load_profile(name: str) -> Profile:
     """Return the profile *name*. Raises UsageError for an unknown name, ReferenceDataError for a broken file."""
     if name not in profile_names():
-        raise UsageError(f"--simulate: no profile is called {name!r}; there are {', '.join(profile_names())}")
+        raise UsageError(f"--simulate: unknown profile {name!r}; profiles: {', '.join(profile_names())}")
     path = FOLDER / f"{name}.toml"
     try:
         return msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), Profile)

@@ -272,7 +272,7 @@ class _Reader:
     def _devices(self, table: Mapping[str, Any], default: str | None) -> tuple[str, ...]:
         given = table.get("device", default)
         if given is None:
-            raise _Mistake("device", f"is missing; there are {self._target_words()}")
+            raise _Mistake("device", f"is missing; devices: {self._target_words()}")
         names = [str(name) for name in (given if isinstance(given, list) else [given])]
         if names == [ALL]:
             accelerators = tuple(name for name in self._targets if name.isdigit())

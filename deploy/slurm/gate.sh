@@ -173,7 +173,7 @@ read_lines() {
         return 1
     fi
     if [ "$origin" != real ]; then
-        doubt="$state_file is of a simulated node, which never gates"
+        doubt="$state_file belongs to a simulated node, which closes no gate"
         return 1
     fi
     if ! is_count "$expires" || ! is_count "$generation" || ! is_count "$fresh" ||

@@ -456,7 +456,7 @@ def obstacle(states: frozenset[str]) -> Why | None:
 
 
 _ENDS = {
-    "reboot": "a reboot that was asked for",
+    "reboot": "a requested reboot",
     "power": "a change of its power",
     "unknown": "a state that nodevet does not know",
 }
@@ -468,7 +468,7 @@ def _ends_itself(node: NodeState) -> str:
     ``scontrol reboot ASAP`` drains a node until it is booted or the reboot is cancelled; so does a power down.
     """
     if node.resumes is not None:
-        return "the time that was set for its return (ResumeAfter)"
+        return "the scheduled resume (ResumeAfter)"
     meanings = _meanings(node.states)
     return next((words for meaning, words in _ENDS.items() if meaning in meanings), "")
 

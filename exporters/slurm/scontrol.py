@@ -163,13 +163,13 @@ class Scontrol:
         match error.failure:
             case RunFailure.STUCK:
                 return SlurmError(
-                    Why.STUCK, f"{named}: not started: scontrol of before (pid {error.pid}) cannot be killed"
+                    Why.STUCK, f"{named}: not started: the previous scontrol (pid {error.pid}) cannot be killed"
                 )
             case RunFailure.UNWANTED:
                 return SlurmError(late, f"{named}: given up, the agent stops")
             case RunFailure.LATE:
                 seconds = f"{self._timeout_seconds:g} s"
-                asks = "is slurmctld reachable, and the disk of scontrol?"
+                asks = "check slurmctld, the network and the disk of scontrol"
                 return SlurmError(late, f"{named}: no answer within {seconds}: {asks}")
             case _:
                 return SlurmError(failed, f"{named}: {error}")
@@ -183,7 +183,7 @@ def _set(field: str, text: str) -> list[str]:
 def _not_started(program: str, status: int) -> SlurmError:
     if status == NOT_STARTED[-1]:
         return SlurmError(Why.NO_COMMAND, f"{program}: no such program: set slurm.scontrol to its path")
-    return SlurmError(Why.NO_COMMAND, f"{program}: cannot be started: look at its rights and its first line")
+    return SlurmError(Why.NO_COMMAND, f"{program}: cannot be started: check its permissions and its first line")
 
 
 def _refused(named: str, status: int, said: str, failed: Why) -> SlurmError:

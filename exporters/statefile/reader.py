@@ -77,7 +77,7 @@ def read_state(path: str, *, boot_id: str, uptime_seconds: float, owner_uid: int
     if found.boot_id != boot_id:
         return Absent(f"{path} is of another boot")
     if found.simulated:
-        return Absent(f"{path} is of a simulated node, which never gates")
+        return Absent(f"{path} belongs to a simulated node, which closes no gate")
     if uptime_seconds >= found.expires_uptime:
         return Absent(f"{path} expired {uptime_seconds - found.expires_uptime:.0f} s ago: is the agent running?")
     return found

@@ -176,7 +176,7 @@ class _Site:
         return self.guard.run(
             f"page {page}",
             partial(self.answer, path, query, accept, accept_encoding),
-            lambda: _plain(HTTPStatus.INTERNAL_SERVER_ERROR, "nodevet's own error: the agent's log names it"),
+            lambda: _plain(HTTPStatus.INTERNAL_SERVER_ERROR, "an error in nodevet: read the agent's log"),
         )
 
     def answer(self, path: str, query: str, accept: str, accept_encoding: str) -> _Answer:
@@ -189,7 +189,7 @@ class _Site:
             case "/-/ready" | "/metrics" | "/api/v1/status" | "/":
                 snapshot = self.snapshot()
             case _:
-                return _plain(HTTPStatus.NOT_FOUND, "no such page: see / for what there is")
+                return _plain(HTTPStatus.NOT_FOUND, "no such page: / links to all pages")
         if snapshot is None:
             return _plain(HTTPStatus.SERVICE_UNAVAILABLE, "starting: the node was not judged yet")
         if path == "/metrics":
@@ -217,7 +217,7 @@ class _Site:
         except BusyError as error:
             return _plain(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
         if page is None:
-            return _plain(HTTPStatus.NOT_FOUND, "no report yet: the first comes with the first load")
+            return _plain(HTTPStatus.NOT_FOUND, "no report yet: the first load writes it")
         return _Answer(HTTPStatus.OK, _HTML, page)
 
     def _metrics(self, page: MetricsPage, snapshot: Snapshot, accept: str, accept_encoding: str) -> _Answer:

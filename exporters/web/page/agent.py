@@ -65,7 +65,7 @@ def _facts(agent: AgentInfo, snapshot: Snapshot) -> Iterator[tuple[str, str]]:
 def _gate(snapshot: Snapshot) -> str:
     """Return whether the gate keeps jobs off this node, and the largest effect of a hard fault."""
     if snapshot.simulated:
-        return "none: a simulated node never gates"
+        return "none: a simulated node closes no gate"
     closed = sorted({episode.key.code for episode in closing(snapshot)})
     state = f"closed by {', '.join(closed)}" if closed else "open"
     return f"{state} (mode {snapshot.modes.site.value})"

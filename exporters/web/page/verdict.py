@@ -65,7 +65,7 @@ class VerdictSection(msgspec.Struct, frozen=True):
 def banners(snapshot: Snapshot, stale: str) -> Iterator[Banner]:
     """Yield the banners above the verdict."""
     if snapshot.simulated:
-        said = "Simulated node. No value on this page was measured on hardware; the node never gates or drains."
+        said = "Simulated node. No value on this page was measured on hardware. No gate closes, and nothing drains it."
         yield Banner("simulated", said)
     if stale:
         said = f"{stale[:1].upper()}{stale[1:]}. All values below are from that time: read the agent's log."
@@ -93,7 +93,7 @@ def _ends(snapshot: Snapshot) -> Iterator[str]:
     for _, key, until, expired, covers in sorted(ends, key=itemgetter(0, 1))[:MOST_ENDS]:
         said = "has expired" if expired else f"ends at {moment(until)}"
         again = f"nodevet ack {command_words(key)} --note '...'" + (" --until '...'" if covers else "")
-        yield f"That of {key.code} {said}: acknowledge it again ({again}), or repair and re-test."
+        yield f"{key.code}: {said}; acknowledge it again ({again}), or repair and re-test."
     if len(ends) > MOST_ENDS:
         yield f"{number(len(ends) - MOST_ENDS)} more end within a day or have expired: see the findings."
 
@@ -105,9 +105,10 @@ def _covering(snapshot: Snapshot) -> Iterator[str]:
         key, device = episode.key, next((each for each in snapshot.devices if each.id == episode.key.device), None)
         where = key.device if device is None or device.pci is None else device.pci
         part = "" if key.part == WHOLE else f", {key.part}"
-        yield f"{key.code} on {where}{part} is not seen now, and its return is covered: {person_words(episode)}"
+        said = "is not present now, and a return is acknowledged too"
+        yield f"{key.code} on {where}{part} {said}: {person_words(episode)}"
     if len(words) > MOST_ENDS:
-        yield f"{number(len(words) - MOST_ENDS)} more cover faults that are cleared now: see nodevet status."
+        yield f"{number(len(words) - MOST_ENDS)} more acknowledge the return of cleared faults: see nodevet status."
 
 
 def verdict_section(snapshot: Snapshot, entries: Sequence[ListedFinding], stale: str) -> VerdictSection:
@@ -137,7 +138,7 @@ def _since(snapshot: Snapshot, entries: Sequence[ListedFinding]) -> Iterator[str
         case "refused":
             yield "the driver refuses every accelerator: closes the gate where on_driver_refusal=fail"
         case "unpermitted" if not gating(snapshot, verdict):
-            yield "the driver refuses every accelerator, in too few samples yet: the gate stays open"
+            yield "the driver refuses every accelerator, not confirmed yet: the gate stays open"
         case "unpermitted":
             fault = "hard fault" if verdict.hard else "the driver refuses every accelerator"
             yield f"{fault}, no permit: the gate stays open: {snapshot.agent.permit.why}"
