@@ -1,4 +1,4 @@
-"""Entry of the installed command: settings of the shell for other Pythons do not reach it.
+"""Entry point of the installed command. It ignores settings that the shell has for other Pythons.
 
 A site's environment modules set PYTHONPATH for the programs of its users. What lies there would be imported before our
 own libraries, and an end by an exception of it has the exit code 1, which reads as ``degraded``. So the command begins

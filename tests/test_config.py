@@ -359,7 +359,7 @@ def test_a_file_that_gives_no_answer_is_refused_in_time() -> None:
     reread = Reread(wait, seconds=0.05)
     began = time.monotonic()
     for _ in range(3):
-        with pytest.raises(ConfigurationError, match=r"gave no answer within 0\.05 s"):
+        with pytest.raises(ConfigurationError, match=r"did not answer within 0\.05 s"):
             reread()
     assert (len(asked), time.monotonic() - began < 1.0) == (1, True)
     answers.set()

@@ -532,7 +532,7 @@ def test_text_informs_and_never_gates() -> None:
             assert finding.code.startswith("text.")
             assert not finding.gates and not finding.hard
             assert finding.fault_class is not FaultClass.HARDWARE
-            assert "a line that a user can also write" in finding.message
+            assert "a user can write this line too" in finding.message
 
 
 def test_text_that_tells_the_same_does_not_hide_evidence() -> None:

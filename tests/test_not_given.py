@@ -193,7 +193,7 @@ def test_a_board_that_was_not_given_is_not_measured_and_not_lost() -> None:
     lost = of(judge("inventory", not_given(HIDDEN)), "device.lost", f"pci-{HIDDEN}")
     assert is_soft(lost)
     assert lost.action is Action.INSPECT
-    assert "not passed to the container" in lost.message
+    assert "the agent's container has other boards" in lost.message
     assert "reboot" not in lost.message
 
 

@@ -20,9 +20,9 @@ Spoil = Callable[[Path], object]
 SPOILT: dict[str, tuple[Spoil, str]] = {
     "binary": (lambda path: path.write_bytes(b"\x7fELF\x02\x01\xff\x00"), "byte 6 is not UTF-8"),
     "zeros": (lambda path: path.write_bytes(bytes(100)), "not valid TOML"),
-    "directory": (Path.mkdir, "is no regular file"),
-    "pipe without a writer": (os.mkfifo, "is no regular file"),
-    "device without an end": (lambda path: path.symlink_to("/dev/zero"), "is no regular file"),
+    "directory": (Path.mkdir, "is not a regular file"),
+    "pipe without a writer": (os.mkfifo, "is not a regular file"),
+    "device without an end": (lambda path: path.symlink_to("/dev/zero"), "is not a regular file"),
     "loop of links": (lambda path: path.symlink_to(path), "cannot be read"),
     "link to nothing": (lambda path: path.symlink_to("nothing"), "No such file"),
     "ten megabytes": (lambda path: path.write_bytes(b"#" * 10_000_000), f"is larger than {SCENARIO_BYTES >> 10} KiB"),

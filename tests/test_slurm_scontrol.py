@@ -88,7 +88,7 @@ def test_the_environment_is_clean(tmp_path: Path, answers: Path, monkeypatch: py
         ("printf 'NodeName=n1 x\n   State=IDLE\n   Part'", Why.READ_UNPARSABLE, "its last line is cut off"),
         ("echo 'NodeName=n2 x'; echo '   State=IDLE'", Why.READ_UNPARSABLE, "expected node n1 alone"),
         ("exec head -c 20000000 /dev/zero", Why.READ_FAILED, f"more than {MAXIMUM_BYTES >> 20} MiB"),
-        ("exec sleep 60", Why.READ_TIMEOUT, "no answer within 0.5 s: is slurmctld reachable"),
+        ("exec sleep 60", Why.READ_TIMEOUT, "no answer within 0.5 s: check slurmctld"),
         ("trap '' TERM; while :; do sleep 0.05; done", Why.READ_TIMEOUT, "no answer within"),
         ("cat /dev/zero | head -c 100; sleep 60", Why.READ_TIMEOUT, "no answer within"),
         ("exec >&- 2>&-; sleep 60", Why.READ_TIMEOUT, "no answer within"),

@@ -124,7 +124,7 @@ def test_a_reader_that_cannot_be_forked_looks_at_nothing(bench: Bench, monkeypat
     for _ in range(3):
         bench.clock.advance(INTERVAL)
         bench.supervisor.tick()
-    assert "no process may be started" in bench.failure.detail
+    assert "no further process is allowed" in bench.failure.detail
     assert outcome(bench.samples[told:]) == {"a": "reader", "b": "reader", "c": "reader"}
     assert {entry.failure.as_of for entry in bench.samples[told:] if entry.failure} == {fell} == {bench.status().looked}
 

@@ -1,6 +1,6 @@
 """Acknowledge a finding: it stays visible with your note and no longer affects the verdict.
 
-It counts again when it asks for a harder action, or when it returns after it was over. --until sets another end.
+It counts again if it needs a more severe action, or if it ends and returns. --until sets another end.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--until",
         metavar="WHEN",
-        help="how long it holds: a duration such as 12h, 7d or 2w, or a date such as 2026-12-01 in UTC, at most a year;"
-        " a fault that returns before then does not count, and the first bad sample after then counts (default: as long"
-        " as the finding lasts)",
+        help="end of the acknowledgement: a duration such as 12h, 7d or 2w, or a date such as 2026-12-01 in UTC, at"
+        " most a year; a fault that returns before this time does not count, and the first bad sample after it counts"
+        " (default: as long as the finding lasts)",
     )
     options.add_places(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Ask the agent to acknowledge; exit 0 when it did."""
+    """Send the acknowledgement to the agent; exit 0 if the agent accepted it."""
     answer = options.ask_agent(
         arguments,
         "ack",

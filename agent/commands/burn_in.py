@@ -86,7 +86,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(
     arguments: argparse.Namespace, spawn: Spawn = burn_command, *, patience_seconds: float = PATIENCE_SECONDS
 ) -> int:
-    """Run the load, whose children *spawn* starts, and judge it.
+    """Run the load in the child processes that *spawn* starts, and judge its results.
 
     The results wait *patience_seconds* for an agent that is gone.
 

@@ -24,7 +24,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Exit 0 where the configuration is accepted; the error of a refused one names key path and range."""
+    """Exit 0 if the configuration is valid; each error names the key path and the accepted values."""
     settings = options.configuration(arguments)
     if arguments.verb == "show":
         say(render(settings, installed()))

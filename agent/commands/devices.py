@@ -23,7 +23,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the inventory; the exit code is the verdict's."""
+    """Print the inventory; the exit code is that of the verdict."""
     settings = options.configuration(arguments)
     document = options.status_of_agent(settings)
     if document is None:

@@ -23,7 +23,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the explanation; wrong usage for an unknown name."""
+    """Print the explanation; exit 64 for an unknown name."""
     name = ".".join(arguments.words).lower()
     for explain in (_event, _finding, _check, _quantity):
         text = explain(name)

@@ -1,4 +1,4 @@
-"""List every change of every episode of this node and its devices, oldest first."""
+"""List every change of every finding of this node and its devices, oldest first."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _limit(text: str) -> int:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the journal; exit 0."""
+    """Print the changes; exit 0."""
     settings = options.configuration(arguments)
     path = Path(settings.agent.state_dir) / DATABASE_NAME
     if not path.exists():

@@ -1,6 +1,6 @@
 """Validate the output of a command backend, or print the JSON Schema of readings.
 
-`nodevet readings check FILE` looks at saved output (- for standard input), `nodevet readings check --command NAME`
+`nodevet readings check FILE` reads saved output (- for standard input). `nodevet readings check --command NAME`
 runs a configured command once per group as the agent would.
 """
 
@@ -38,7 +38,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Exit 0 where all is accepted, 1 where a value or device is doubtful, 2 where the agent would refuse it."""
+    """Exit 0 if everything is accepted, 1 if a value or device is doubtful, 2 if the agent would reject the output."""
     if arguments.verb == "schema":
         if arguments.file or arguments.command:
             raise UsageError("readings: schema takes no file and no command")

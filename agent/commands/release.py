@@ -26,7 +26,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Ask the agent; exit 0 when it lets go."""
+    """Send the request to the agent; exit 0 if the agent accepted it."""
     say(options.ask_agent(arguments, "release", seconds=seconds_of(arguments.duration))["message"])
     return exits.OK
 

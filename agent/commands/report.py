@@ -25,7 +25,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Render the document; exit 0 when the page was written."""
+    """Render the document; exit 0 if the page was written."""
     from nodevet.exporters.report.render import render_file
 
     page = render_file(options.content(arguments.document, "report"), name=arguments.document)

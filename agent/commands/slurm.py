@@ -50,7 +50,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the items and the modes, and exit by the worst of them."""
+    """Print the items and the modes; the exit code is that of the worst item."""
     settings = options.configuration(arguments)
     folder, running = Path(arguments.scripts), _running(settings)
     facts = survey(settings, folder, os.environ, only_node=arguments.node, running=running)

@@ -31,7 +31,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print what the agent says; exit 3 where none runs."""
+    """Print the status; the exit code is that of the verdict, or 3 if no agent runs."""
     settings = options.configuration(arguments)
     seen: tuple[object, ...] | None = None
     while True:

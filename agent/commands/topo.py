@@ -1,6 +1,6 @@
 """Show the link matrix of the accelerators of this node, or of a saved `nvidia-smi topo -m` with --from.
 
-Where there are accelerators of several vendors --vendor chooses. With --expect the matrix is compared with another one,
+If the node has accelerators of several vendors, --vendor selects one. --expect compares the matrix with another one,
 and a worse link is a failure.
 """
 
@@ -43,7 +43,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the matrix; exit 2 where it is not the expected one, 1 where it contradicts itself or lacks a device."""
+    """Print the matrix; exit 2 if it differs from the expected one, 1 if it is inconsistent or lacks a device."""
     source = arguments.source
     topology = parse_topology(_text(source)) if source is not None else _of_this_node(arguments)
     differences = compare(topology, parse_topology(_text(arguments.expect))) if arguments.expect else ()

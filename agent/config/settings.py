@@ -33,17 +33,18 @@ class CommandSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         msgspec.Meta(description="the program by its absolute path, and its arguments; no shell", min_length=1),
     ]
     environment: Annotated[
-        dict[str, str], msgspec.Meta(description="added to PATH, HOME, LC_ALL, NODEVET_ROOT and NODEVET_GROUP")
+        dict[str, str],
+        msgspec.Meta(description="variables, added to PATH, HOME, LC_ALL, NODEVET_ROOT and NODEVET_GROUP"),
     ] = {}
     timeout_seconds: (
-        Annotated[float, _about("maximum duration of one run; unset: 0.7 of deadline_seconds", 0.1, 600)] | None
+        Annotated[float, _about("maximum duration of one run; unset: 0.7 times deadline_seconds", 0.1, 600)] | None
     ) = None
     groups: Annotated[
         tuple[Group, ...],
         msgspec.Meta(description="fast: each interval_seconds; slow: each slow_interval_seconds", min_length=1),
     ] = ("fast",)
     required: Annotated[
-        bool, msgspec.Meta(description="whether the node is unknown where the command lists no device")
+        bool, msgspec.Meta(description="whether the node is unknown if the command lists no device")
     ] = True
 
     @property
@@ -80,17 +81,20 @@ class BackendSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 class AgentSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The agent."""
 
-    listen: Annotated[str, _about("HOST:PORT of metrics and status page; port 0 takes a free one")] = "127.0.0.1:10917"
+    listen: Annotated[str, _about("HOST:PORT of metrics and status page; port 0: a free one")] = "127.0.0.1:10917"
     state_dir: Annotated[str, _about("directory of the database, on a local disk")] = ""
     runtime_dir: Annotated[str, _about("directory of socket, lock and state file")] = ""
     node_name: Annotated[str, _about("name of this node in all output; empty: the host name")] = ""
     root: Annotated[str, _about("prefix of /proc and /sys, such as /host in a container")] = "/"
     log_level: Annotated[
-        LogLevel, msgspec.Meta(description="lowest level that is logged; repeated messages are debug")
+        LogLevel, msgspec.Meta(description="lowest logged level; repeated messages have the level debug")
     ] = "info"
-    interval_seconds: Annotated[float, _about("between readings of temperature, power and clocks", 1, 3600)] = 10.0
+    interval_seconds: Annotated[float, _about("interval of the readings of temperature, power and clocks", 1, 3600)] = (
+        10.0
+    )
     slow_interval_seconds: Annotated[
-        float, _about("between readings of link errors, PCIe and inventory; at least interval_seconds", 1, 86400)
+        float,
+        _about("interval of the readings of link errors, PCIe and inventory; at least interval_seconds", 1, 86400),
     ] = 60.0
     deadline_seconds: Annotated[float, _about("a driver call that takes longer counts as hung", 1, 600)] = 5.0
     backends: BackendSettings = BackendSettings()
@@ -155,23 +159,23 @@ class SlurmSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     conf: Annotated[str, _about("path of slurm.conf; empty: SLURM's own default")] = ""
     timeout_seconds: Annotated[float, _about("maximum duration of one call of scontrol", 0.1, 5)] = 5.0
     poll_seconds: Annotated[
-        float, _about("between queries of a node that is drained or has a pending drain", 1, 3600)
+        float, _about("interval of the queries of a drained node, or of one with a pending drain", 1, 3600)
     ] = 30.0
-    reason_prefix: Annotated[str, _about("prefix of every drain reason; the same on all nodes, never changed")] = (
-        "nodevet"
-    )
+    reason_prefix: Annotated[
+        str, _about("prefix of every drain reason; use the same on all nodes, and never change it")
+    ] = "nodevet"
     permit: Annotated[
         Permits,
         msgspec.Meta(
-            description="cluster: closing this node needs a permit within the limits below, and writer = drain;"
+            description="cluster: to close, this node needs writer = drain and a permit within the limits below;"
             " local: the node closes itself without a limit (single node, or no operator rights in SLURM)"
         ),
     ] = "cluster"
     maximum_drained_ratio: Annotated[
         float,
         _about(
-            "share of all nodes, and of each partition, that nodevet may have closed at a time; one node always. Write"
-            " 0.01 for 1 %, 1.0 for every node; `1` without a point is refused",
+            "share of all nodes, and of each partition, that nodevet may have closed at a time; always at least one"
+            " node. Write 0.01 for 1 %, 1.0 for every node; `1` without a decimal point is rejected",
             0,
             1,
         ),
@@ -179,7 +183,9 @@ class SlurmSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     maximum_new_ratio: Annotated[
         float,
         _about(
-            "share of all nodes, and of each partition, that nodevet may close within an hour; `1` is refused too", 0, 1
+            "share of all nodes, and of each partition, that nodevet may close within an hour; `1` is rejected too",
+            0,
+            1,
         ),
     ] = 0.01
     minimum_new: Annotated[int, _about("number of nodes that may always be closed within an hour", 1, 1000)] = 2

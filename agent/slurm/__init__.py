@@ -1,1 +1,1 @@
-"""The agent's side of SLURM: the thread that drains, the memory of its rules, and the decisions of prologs."""
+"""The agent's side of SLURM: the thread that reads and drains, its stored state, and the decisions of prologs."""

@@ -78,18 +78,21 @@ def configuration_page(_repository: Path) -> str:
     """Every setting with its default and range."""
     lines = _head("Configuration", "agent/config/settings.py and checks/health")
     lines += [
-        "One TOML file: the one of `--config`, else `nodevet.toml` in the directory that systemd names, else",
-        "`/etc/nodevet/nodevet.toml` for root and `~/.config/nodevet/nodevet.toml` for others. It need not exist.",
-        "Unknown keys, wrong types and values out of range are refused, all at once, each with its key path and what",
-        "is allowed. `nodevet config check` tells them without using the file; `nodevet config show` prints what is in",
-        "force as a file. [How to configure](../how-to/configure.md) has the common cases.",
+        "The agent reads one TOML file: the file of `--config`, or else `nodevet.toml` in systemd's",
+        "`$CONFIGURATION_DIRECTORY`, or else `/etc/nodevet/nodevet.toml` for root and",
+        "`~/.config/nodevet/nodevet.toml` for other users. The last two may be missing. The agent rejects a file",
+        "with unknown keys, wrong types or values out of range. It reports these errors together, each with the key",
+        "path and the accepted values. `nodevet config check` validates a file without using it. `nodevet config",
+        "show` prints the active settings as a file. [How to configure](../how-to/configure.md) describes the",
+        "common cases.",
         "",
-        "Where no directory is set it is systemd's, else `/var/lib/nodevet` and `/run/nodevet` for root, else",
-        "`~/.local/state/nodevet` and `$XDG_RUNTIME_DIR/nodevet`.",
+        "If `state_dir` or `runtime_dir` is not set, the agent uses systemd's `$STATE_DIRECTORY` and",
+        "`$RUNTIME_DIRECTORY`. Without systemd it uses `/var/lib/nodevet` and `/run/nodevet` for root, and",
+        "`~/.local/state/nodevet` and `$XDG_RUNTIME_DIR/nodevet` for other users.",
     ]
     for name, struct in SECTIONS.items():
         lines += _section(name, struct)
-    lines += ["", "## `[checks.NAME]`", "", "One table per check; what it means is in [checks](checks.md).", ""]
+    lines += ["", "## `[checks.NAME]`", "", "One table per check. [Checks](checks.md) explains each setting.", ""]
     rows = [(*_field(CheckSettings, name)[:3], "every check") for name in ("enabled", "mode")]
     for declared in discover():
         fields = msgspec.structs.fields(declared.policy)
@@ -145,7 +148,7 @@ def clearing_page(_repository: Path) -> str:
     lines += [
         "A finding ends by the evidence that its class asks for, never by age and never by a restart. What the classes",
         "are for is explained under [verdict](../explanation/verdict.md). Whatever the class, `nodevet ack` stops a",
-        "finding from counting until it asks for a harder action, or returns after it was over (`--until` covers its",
+        "finding from counting until it needs a more severe action, or ends and returns (`--until` covers its",
         "return too). One good look also ends an acknowledged finding of a class that good looks never end, but for a",
         "wrong result, also one that asks for replacement.",
         "",
