@@ -102,8 +102,8 @@ class KernelWatch(Service):
         """Return the number of unread records, for every output: their content is unknown, so green means less."""
         if self._skipped:
             return (
-                f"{self._path}: {self._skipped >> 20} MiB were skipped, because the log grows faster than it is "
-                "read: their events are lost; set kernel_log.path to /dev/kmsg, or rotate the file earlier"
+                f"{self._path}: {self._skipped >> 20} MiB were skipped, because the file holds more than can be "
+                "read in time: their events are lost; set kernel_log.path to /dev/kmsg, or rotate the file earlier"
             )
         if not self._lost or self._is_asking:
             return ""
