@@ -130,7 +130,7 @@ def make_directory(path: Path) -> None:
     try:
         directory.mkdir(mode=0o750, parents=True, exist_ok=True)
     except OSError as error:
-        raise _refusal(error)(f"{directory}: cannot be made ({error.strerror}): choose another state_dir") from error
+        raise _refusal(error)(f"{directory}: cannot be made ({error.strerror}): {_step(error)}") from error
 
 
 def _refusal(error: OSError) -> type[StoreError]:
@@ -138,6 +138,13 @@ def _refusal(error: OSError) -> type[StoreError]:
     # ENOENT although all that was missing has been made: a file system that takes no folders, such as proc(5).
     chosen = (errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG)
     return RefusedError if error.errno in chosen else StoreError
+
+
+def _step(error: OSError) -> str:
+    """Return the next step; the unit mounts each folder read-only that its ReadWritePaths and StateDirectory omit."""
+    if error.errno == errno.EROFS:
+        return "see journalctl -k for errors of its disk, or add state_dir to ReadWritePaths of the agent's unit"
+    return "choose another state_dir"
 
 
 def refuse_network(path: Path, mounts: Path) -> None:
@@ -156,7 +163,7 @@ def lock(path: Path) -> int:
         descriptor = open_lock_file(name)
     except OSError as error:
         raise _refusal(error)(
-            f"{name}: cannot be written by uid {os.geteuid()} ({error.strerror}): choose another state_dir"
+            f"{name}: cannot be written by uid {os.geteuid()} ({error.strerror}): {_step(error)}"
         ) from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
