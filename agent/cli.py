@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import importlib
 import os
 import pkgutil
@@ -21,6 +22,8 @@ from nodevet.checks.system.signals import begin_undisposed
 
 from . import __version__
 from .terminal import exits
+
+STANDARD_ERROR = 2
 
 COMMANDS = Path(__file__).with_name("commands")
 """One module for each subcommand, with ``_`` for ``-`` in its name; one that begins with ``_`` is none."""
@@ -49,6 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if (code := under_init()) is not None:
             return code
         complete_streams()
+        faulthandler.enable(STANDARD_ERROR)  # a library that code of a site calls may crash: this names the line
     try:
         return _run(words)
     except ConfigurationError as error:

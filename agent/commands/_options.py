@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,11 @@ from nodevet.agent.config.load import load_configuration
 from nodevet.agent.config.settings import Configuration
 from nodevet.agent.control.client import AgentAbsent, AgentSilent, ask
 from nodevet.agent.control.server import SOCKET_NAME
+from nodevet.agent.store.site_marks import known_marks
 from nodevet.checks.core.errors import UsageError
 from nodevet.checks.core.model import State
 from nodevet.checks.engine.registry import installed
+from nodevet.checks.engine.site_code import UNWATCHED, Watch
 from nodevet.exporters.documents.types import StatusDocument
 
 NAMES = "id, PCI address, UUID, serial number, or as status prints it: 'GPU 5', gpu5, 5"
@@ -44,15 +46,21 @@ def content(name: str, command: str) -> bytes:
         raise UsageError(f"{command}: {shown} cannot be read: {error.strerror}") from error
 
 
-def configuration(arguments: argparse.Namespace, **overrides: object) -> Configuration:
-    """Return the configuration that *arguments* ask for; *overrides* by key path with ``__`` for the dot."""
+def configuration(
+    arguments: argparse.Namespace, *, watch: Callable[[Path], Watch] = known_marks, **overrides: object
+) -> Configuration:
+    """Return the configuration that *arguments* ask for; *overrides* by key path with ``__`` for the dot.
+
+    *watch* returns the watch over code of the site, by the runtime directory.
+    """
     given: dict[str, object] = {
         "agent.state_dir": arguments.state_dir,
         "agent.runtime_dir": arguments.runtime_dir,
         **{key.replace("__", "."): value for key, value in overrides.items()},
     }
     file = Path(arguments.config) if arguments.config else None
-    return load_configuration(file, installed(), overrides=given)
+    checks = lambda runtime: installed(watch(runtime) if runtime is not None else UNWATCHED)  # noqa: E731
+    return load_configuration(file, checks, overrides=given)
 
 
 def ask_agent(arguments: argparse.Namespace, verb: str, **fields: Any) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from . import _options as options
 
 if TYPE_CHECKING:
     from nodevet.agent.load.run import Spawn
+    from nodevet.agent.store.site_marks import SiteMarks
 
 SUMMARY = "run the daemon"
 
@@ -53,12 +54,7 @@ def run(arguments: argparse.Namespace, *, stands_for_kernel: bool = False, spawn
     from nodevet.agent.daemon.loop import Daemon
     from nodevet.agent.daemon.reload import Reread
     from nodevet.agent.simulated.node import Simulate, simulated_configuration
-    from nodevet.checks.burnin.plan import load_plans
     from nodevet.checks.core.clock import SystemClock
-    from nodevet.checks.reference.tables import keep_tables
-    from nodevet.checks.system.descriptors import raise_descriptor_limit
-    from nodevet.checks.system.procfs import refuse_foreign_proc
-    from nodevet.checks.system.threads import prove_threads
 
     profile: str | None = arguments.simulate
     if profile is not None:
@@ -67,9 +63,12 @@ def run(arguments: argparse.Namespace, *, stands_for_kernel: bool = False, spawn
     elif arguments.scenario:
         raise UsageError("--scenario: requires --simulate PROFILE")
 
+    watch = _Watch()
+
     def load() -> Configuration:
         settings = options.configuration(
             arguments,
+            watch=watch.over,
             agent__listen=arguments.listen,
             agent__interval_seconds=arguments.interval,
             agent__node_name=arguments.node_name,
@@ -78,12 +77,7 @@ def run(arguments: argparse.Namespace, *, stands_for_kernel: bool = False, spawn
 
     faulthandler.enable(STANDARD_ERROR)  # a watchdog ends a loop that stands still by SIGABRT: this says where it stood
     settings = load()
-    raise_descriptor_limit()
-    refuse_foreign_proc()
-    prove_threads()
-    keep_tables()
-    load_plans()
-    gc.freeze()  # what was imported stays until the end: no collection need look at it again
+    _prepare()
     simulate = Simulate(profile, Path(arguments.scenario) if arguments.scenario else None) if profile else None
     outlet = Outlet()
 
@@ -100,11 +94,50 @@ def run(arguments: argparse.Namespace, *, stands_for_kernel: bool = False, spawn
         simulate=simulate,
         stands_for_kernel=stands_for_kernel,
         spawn=spawn,
+        watch=watch.over(Path(settings.agent.runtime_dir)),
     )
     code = daemon.run()
+    watch.close()
     outlet.close()
     let_go_of_output()
     return code
+
+
+def _prepare() -> None:
+    """Take what may be refused, and load what the agent needs until its end."""
+    from nodevet.checks.burnin.plan import load_plans
+    from nodevet.checks.reference.tables import keep_tables
+    from nodevet.checks.system.descriptors import raise_descriptor_limit
+    from nodevet.checks.system.procfs import refuse_foreign_proc
+    from nodevet.checks.system.threads import prove_threads
+
+    raise_descriptor_limit()
+    refuse_foreign_proc()
+    prove_threads()
+    keep_tables()
+    load_plans()
+    gc.freeze()  # what was imported stays until the end: no collection need look at it again
+
+
+class _Watch:
+    """The watch over code of a site, from before the first import to the end of the agent."""
+
+    def __init__(self) -> None:
+        self._marks: SiteMarks | None = None
+
+    def over(self, runtime: Path) -> SiteMarks:
+        """Return the watch in *runtime*; a later configuration that names another directory waits for a restart."""
+        from nodevet.agent.daemon.log import make_logger
+        from nodevet.agent.store.site_marks import SiteMarks
+
+        if self._marks is None:
+            # Not through the outlet: its thread may not have written the line when an import ends the process.
+            self._marks = SiteMarks(runtime, lambda line: make_logger().warning("problem", detail=line))
+        return self._marks
+
+    def close(self) -> None:
+        if self._marks is not None:
+            self._marks.close()
 
 
 def _keep_rich_out() -> None:

@@ -6,12 +6,16 @@ With --from, `nodevet check kernel-log` reads a saved kernel log instead of this
 from __future__ import annotations
 
 import argparse
+import os
+from pathlib import Path
 
+from nodevet.agent.config.load import usual_runtime_directory
+from nodevet.agent.store.site_marks import known_marks
 from nodevet.agent.terminal import exits
 from nodevet.agent.terminal.output import emit, say, table
 from nodevet.agent.terminal.text import status_text
 from nodevet.checks.core.errors import UsageError
-from nodevet.checks.engine.registry import installed
+from nodevet.checks.engine.registry import Check, installed
 from nodevet.exporters.documents.schema import encode, status_document
 
 from . import _options as options
@@ -33,7 +37,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print the verdict; exit 0 ok, 1 degraded, 2 failed, 3 unknown."""
     if arguments.list:
-        say(table([(check.name, check.summary) for check in installed()], ("CHECK", "CONDITION")))
+        say(table([(check.name, check.summary) for check in _listed(arguments)], ("CHECK", "CONDITION")))
         return exits.OK
     if arguments.source is not None:
         return _saved_log(arguments)
@@ -48,6 +52,12 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         say(status_text(document))
     return exits.of_state(document.verdict)
+
+
+def _listed(arguments: argparse.Namespace) -> tuple[Check, ...]:
+    """Return every check; the list needs no valid configuration, so only --runtime-dir names another agent's."""
+    runtime = arguments.runtime_dir or usual_runtime_directory(os.environ, os.geteuid())
+    return installed(known_marks(Path(runtime)))
 
 
 def _saved_log(arguments: argparse.Namespace) -> int:

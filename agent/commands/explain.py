@@ -5,7 +5,10 @@ from __future__ import annotations
 import argparse
 import difflib
 import inspect
+import os
 
+from nodevet.agent.config.load import usual_runtime_directory
+from nodevet.agent.store.site_marks import known_marks
 from nodevet.agent.terminal import exits
 from nodevet.agent.terminal.output import say
 from nodevet.checks.core.errors import UsageError
@@ -25,6 +28,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print the explanation; exit 64 for an unknown name."""
     name = ".".join(arguments.words).lower()
+    installed(known_marks(usual_runtime_directory(os.environ, os.geteuid())))  # keeps out what ended the agent
     for explain in (_event, _finding, _check, _quantity):
         text = explain(name)
         if text is not None:

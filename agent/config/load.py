@@ -13,7 +13,7 @@ import os
 import re
 import socket
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -119,7 +119,7 @@ def usual_runtime_directory(environment: Mapping[str, str], uid: int) -> Path:
 
 def load_configuration(
     path: Path | None,
-    checks: Sequence[Configured],
+    checks: Sequence[Configured] | Callable[[Path | None], Sequence[Configured]],
     *,
     overrides: Mapping[str, object] | None = None,
     environment: Mapping[str, str] | None = None,
@@ -127,7 +127,8 @@ def load_configuration(
 ) -> Configuration:
     """Return the configuration of the file *path*, or of the default file where there is one.
 
-    *checks* are the registered ones: they decide what ``[checks]`` may hold. *overrides* come from the command line
+    *checks* are the registered ones: they decide what ``[checks]`` may hold. A function returns them for the runtime
+    directory, or for None where the configuration gives none that is valid. *overrides* come from the command line
     under their key path (``agent.listen``); those that are None do not count. Raises ConfigurationError with one line
     per mistake, each naming file, key path, what was found and what is allowed.
     """
@@ -137,7 +138,8 @@ def load_configuration(
     given = {key: value for key, value in (overrides or {}).items() if value is not None}
     problems: list[Problem] = []
     merged = _with_defaults(_with_overrides(raw or {}, given), places)
-    configuration = _decode(merged, checks, None if raw is None else str(found), problems)
+    registered = checks(_runtime_directory(merged)) if callable(checks) else checks
+    configuration = _decode(merged, registered, None if raw is None else str(found), problems)
     if problems or configuration is None:
         raise ConfigurationError("\n".join(_line(problem, str(found), given) for problem in problems))
     return configuration
@@ -147,6 +149,12 @@ def digest(configuration: Configuration) -> str:
     """Return sixteen hexadecimal digits that change when any setting does; where the file lies is no setting."""
     plain = msgspec.to_builtins(msgspec.structs.replace(configuration, file=None), enc_hook=msgspec.to_builtins)
     return hashlib.sha256(msgspec.json.encode(plain, order="deterministic")).hexdigest()[:16]
+
+
+def _runtime_directory(merged: Mapping[str, Any]) -> Path | None:
+    agent = merged["agent"]
+    text = agent.get("runtime_dir") if isinstance(agent, dict) else None
+    return Path(text) if isinstance(text, str) and text.startswith("/") else None
 
 
 def _absolute(text: str | None, fallback: Path, name: str = "") -> Path:

@@ -49,6 +49,7 @@ from nodevet.checks.engine.acknowledgement import Returns
 from nodevet.checks.engine.engine import ConfiguredCheck, Round
 from nodevet.checks.engine.episodes import Knew
 from nodevet.checks.engine.registry import installed
+from nodevet.checks.engine.site_code import UNWATCHED, Watch
 from nodevet.checks.system.procfs import exists
 from nodevet.checks.system.signals import SignalPipe
 from nodevet.exporters.web.http import HttpServer
@@ -110,15 +111,17 @@ class Daemon:
         through: Callable[[Service], Service] = lambda service: service,
         stands_for_kernel: bool = False,
         spawn: Spawn = burn_command,
+        watch: Watch = UNWATCHED,
     ) -> None:
         """Prepare by *configuration*; *reload* reads it again; *say* takes lines meant for a person at a terminal.
 
         What is logged goes through *outlet*. Where *simulate* is given, the agent stands for that node and reads
         nothing of this machine. Each service passes *through* before the loop drives it: a drill puts faults there.
         With *stands_for_kernel* the configured log is that of fake devices: as a simulated one, it counts as the
-        kernel's. *spawn* says how the child of a probe is started.
+        kernel's. *spawn* says how the child of a probe is started, and *watch* is over code of the site.
         """
         self._spawn = spawn
+        self._watch = watch
         self._through = through
         self._configuration = configuration
         self._clock = clock
@@ -136,7 +139,7 @@ class Daemon:
         self._guard = Guard(self._event_log.trouble)
         self._strays = Strays()
         self._deaf: dict[int, int] = {}
-        configured = configure(installed(), configuration)
+        configured = configure(installed(watch), configuration)
         self._info = agent_info(configuration, configured, clock.instant())
         self._selector = selectors.DefaultSelector()
         self._engine = build_engine(configured, configuration, clock, simulated=simulate is not None, guard=self._guard)
@@ -332,7 +335,7 @@ class Daemon:
             self.guard,
             gate_log,
             control,
-            runtime_directory(self._journal, control, self.guard.claims, self._simulated, log=trouble),
+            runtime_directory(self._journal, control, self.guard.claims, self._simulated, self._watch, log=trouble),
             self._slurm(memory.get("slurm"), cleanup),
             Log(self._event_log, self._strays),
             self._http,
@@ -467,7 +470,7 @@ class Daemon:
             self._simulated.reload()
         try:
             fresh = self._reload()
-            configured = configure(installed(), fresh)
+            configured = configure(installed(self._watch), fresh)
         except ConfigurationError as error:
             line = "; ".join(str(error).splitlines())
             self._info = msgspec.structs.replace(

@@ -27,9 +27,11 @@ from nodevet.agent.slurm.acknowledged import Acknowledged
 from nodevet.agent.slurm.memory import MEMORY_NAME, end_permit
 from nodevet.agent.slurm.reactor import Reactor
 from nodevet.agent.store.journal import Journal
+from nodevet.agent.store.site_marks import RUNNING_NAME, SiteMarks
 from nodevet.checks.core.clock import Clock
 from nodevet.checks.core.guard import Guard, one_line
 from nodevet.checks.core.model import AgentInfo, Snapshot
+from nodevet.checks.engine.site_code import Watch
 from nodevet.checks.system.descriptors import descriptor_trouble
 from nodevet.checks.system.lock import LOCK_NAME
 from nodevet.exporters.documents.schema import status_document
@@ -184,7 +186,13 @@ def _short_host_name() -> str:
 
 
 def runtime_directory(
-    journal: Journal, control: Control, claims: Claims, simulated: SimulatedNode | None, *, log: Callable[[str], None]
+    journal: Journal,
+    control: Control,
+    claims: Claims,
+    simulated: SimulatedNode | None,
+    watch: Watch,
+    *,
+    log: Callable[[str], None],
 ) -> RuntimeDirectory:
     """Return what makes the runtime directory anew where it was removed; its state comes with the next round."""
     place = control.path.parent
@@ -193,6 +201,8 @@ def runtime_directory(
         (control.path, control.restore),
         (claims.directory, claims.prepare),
     ]
+    if isinstance(watch, SiteMarks):
+        lasting.append((place / RUNNING_NAME, watch.restore))
     if simulated is not None:
         lasting.insert(0, (place / MARKER_NAME, partial(claim, (place,), simulated.identity)))
     return RuntimeDirectory(place, lasting, log=log)

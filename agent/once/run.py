@@ -26,6 +26,7 @@ from nodevet.agent.store.database import DamagedError
 from nodevet.agent.store.machine import Machine, is_of, this_machine
 from nodevet.agent.store.mirror import MIRROR_NAME, Mirror, ends, read_mirror, restore
 from nodevet.agent.store.opening import DATABASE_NAME, read_store
+from nodevet.agent.store.site_marks import known_marks
 from nodevet.checks.core.clock import Clock, SystemClock
 from nodevet.checks.core.errors import BusyError, StoreError
 from nodevet.checks.core.guard import Guard
@@ -78,7 +79,8 @@ def look(
     refuse_foreign_proc()
     refuse_simulated(Path(configuration.agent.state_dir), Path(configuration.agent.runtime_dir))
     clock = SystemClock(configuration.agent.root)
-    configured = tuple(impatient(entry) for entry in configure(installed(), configuration, names))
+    checks = installed(known_marks(Path(configuration.agent.runtime_dir)))
+    configured = tuple(impatient(entry) for entry in configure(checks, configuration, names))
     engine = build_engine(configured, configuration, clock, partial=bool(names))
     memory, notices = _recall(engine, configuration, clock)
     info = msgspec.structs.replace(agent_info(configuration, configured, clock.instant()), notices=notices)

@@ -39,6 +39,7 @@ from nodevet.checks.core.parts import reader_of
 from nodevet.checks.reference.limits import from_table
 
 from .registry import Check
+from .site_code import line_of
 from .view import View
 
 CHECK_ERROR = "check.error"
@@ -146,7 +147,8 @@ def run_check(configured: ConfiguredCheck, view: View, seconds: float = LONGEST_
         return Ran(error=NOT_ASKED)
     anew = msgspec.structs.replace(view, reuse=None)  # it may read anything in the view
     try:
-        return within(seconds, partial(_run, configured, anew))
+        with configured.check.during():
+            return within(seconds, partial(_run, configured, anew))
     except Overrun as error:
         together = f"the checks of a site have {LONGEST_SECONDS:g} s together"
         return Ran(error=f"{error} ({together}); it is asked again ever later", overran=True)
@@ -269,7 +271,8 @@ def _judged(configured: ConfiguredCheck, view: View) -> tuple[Finding, ...]:
         if not configured.check.is_own:
             found = tuple(map(sound, found))
     except (SystemExit, GeneratorExit) as error:
-        raise RuntimeError(f"raised {type(error).__name__}: {error}") from error
+        ended = RuntimeError(f"raised {type(error).__name__}: {error}")
+        raise ended.with_traceback(line_of(error, configured.check.module)) from error
     if len(found) > MOST_FINDINGS:
         raise RuntimeError(f"yielded more than {MOST_FINDINGS} findings")
     return found

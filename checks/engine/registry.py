@@ -12,6 +12,7 @@ import importlib
 import pkgutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from importlib.metadata import Distribution, EntryPoint, distributions
 from types import ModuleType
@@ -25,6 +26,7 @@ from nodevet.checks.core.model import Finding
 from nodevet.checks.core.overrun import Overrun, within
 from nodevet.checks.core.quantities import QUANTITIES
 
+from .site_code import UNWATCHED, During, SiteCode, Watch, Work, line_of
 from .view import View
 
 ENTRY_POINT_GROUP = "nodevet.checks"
@@ -34,6 +36,8 @@ SWITCHES = frozenset({"enabled", "mode"})
 IMPORT_SECONDS = 10.0
 """Time limit in seconds for the import of a site's package: nothing is read before."""
 
+NEXT_STEP = "correct the package or remove it, and restart the agent"
+
 _MARK = "__nodevet_check__"
 
 Judge = Callable[[View, Any], Iterable[Finding]]
@@ -42,7 +46,8 @@ Judge = Callable[[View, Any], Iterable[Finding]]
 class Check(msgspec.Struct, frozen=True, kw_only=True):
     """A declared check: its name, its function, its policy struct and the quantities that it reads.
 
-    A ``broken`` one represents checks of another distribution that cannot be loaded, and holds the reason.
+    A ``broken`` one represents checks of another distribution that cannot be loaded, and holds the reason. One of
+    another distribution judges ``during`` a context, in which its watch knows that it runs.
     """
 
     name: str
@@ -52,6 +57,7 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
     inputs: tuple[str, ...] = ()
     module: str = ""
     broken: str = ""
+    during: During = nullcontext
 
     @property
     def is_own(self) -> bool:
@@ -102,12 +108,14 @@ def discover() -> tuple[Check, ...]:
     )
 
 
-def installed() -> tuple[Check, ...]:
+def installed(watch: Watch = UNWATCHED) -> tuple[Check, ...]:
     """Return nodevet's own checks and those of other distributions, by name.
 
-    An error of another distribution costs only its own checks: a broken check replaces them.
+    An error of another distribution costs only its own checks: a broken check replaces them. *watch* is told before
+    code of one runs, and the code that it refuses is neither imported nor run.
     """
     found = {declared.name: declared for declared in discover()}
+    places: dict[str, EntryPoint] = {}
     for distribution in distributions():
         points = attempt(partial(_points, distribution))
         if isinstance(points, Bug):
@@ -115,13 +123,31 @@ def installed() -> tuple[Check, ...]:
             _add_broken(found, name, f"the entry points of package {name} cannot be read: {points}")
             continue
         for point in points:
-            declared = attempt(partial(_of_other, point, found))
+            package = f"{point.name} = {point.value} of a package of the site"
+            code = SiteCode(Work.IMPORT, point.name, point.module, point.dist)
+            refusal = _refusal(code, watch)
+            if refusal:
+                _add_broken(found, point.name, f"{package} is not imported: {refusal}")
+                continue
+            with _over(code, watch):
+                declared = attempt(partial(_of_other, point, found))
             if isinstance(declared, Bug):
-                words = f"{point.name} = {point.value} of a package of the site cannot be had: {declared}"
-                _add_broken(found, point.name, words)
+                _add_broken(found, point.name, f"{package} cannot be had: {declared}")
             else:
                 found |= {entry.name: entry for entry in declared}
-    return tuple(found[name] for name in sorted(found))
+                places |= dict.fromkeys((entry.name for entry in declared), point)
+    return tuple(_watched(found[name], places.get(name), watch) for name in sorted(found))
+
+
+def _watched(declared: Check, point: EntryPoint | None, watch: Watch) -> Check:
+    """Return *declared* as *watch* lets it run: a broken check where that refuses it."""
+    if point is None or declared.broken:
+        return declared
+    code = SiteCode(Work.JUDGE, declared.name, declared.module, point.dist)
+    refusal = watch.refusal(code)
+    if refusal:
+        return msgspec.structs.replace(declared, broken=f"{refusal}; {NEXT_STEP}")
+    return msgspec.structs.replace(declared, during=partial(watch.over, code))
 
 
 def _points(distribution: Distribution) -> tuple[EntryPoint, ...]:
@@ -133,7 +159,8 @@ def _of_other(point: EntryPoint, known: Mapping[str, Check]) -> tuple[Check, ...
     try:
         module = _loaded(point)
     except SystemExit as error:
-        raise RegistryError(f"it ends its process when it is imported: SystemExit: {error}") from error
+        ended = RegistryError(f"it ends its process when it is imported: SystemExit: {error}")
+        raise ended.with_traceback(line_of(error, point.module)) from error
     if not isinstance(module, ModuleType):
         raise RegistryError(f"it names a {type(module).__name__}, expected a module with checks in it")
     declared = load([module])
@@ -149,6 +176,32 @@ def _of_other(point: EntryPoint, known: Mapping[str, Check]) -> tuple[Check, ...
 
 class _Endless(ModuleType):
     """Represents a module whose import did not end, so that it is not imported again."""
+
+
+class _Refused(ModuleType):
+    """Represents a module that a watch refused, so that nothing else in this process imports it."""
+
+    def __init__(self, name: str, why: str) -> None:
+        super().__init__(name)
+        self.why = why
+
+
+def _refusal(code: SiteCode, watch: Watch) -> str:
+    """Return why the module of *code* must not be imported, or an empty string."""
+    known = sys.modules.get(code.module)
+    if watch is UNWATCHED:
+        return known.why if isinstance(known, _Refused) else ""
+    why = watch.refusal(code)
+    if why:
+        sys.modules[code.module] = _Refused(code.module, why)
+    elif isinstance(known, _Refused):
+        del sys.modules[code.module]
+    return why
+
+
+def _over(code: SiteCode, watch: Watch) -> AbstractContextManager[None]:
+    """Return a context for the import of the module of *code*, which does nothing where it is imported already."""
+    return nullcontext() if code.module in sys.modules else watch.over(code)
 
 
 def _loaded(point: EntryPoint) -> object:
@@ -174,7 +227,7 @@ def _add_broken(found: dict[str, Check], name: str, why: str) -> None:
     """Add to *found*, under *name* or one like it, a check that cannot run."""
     while name in found:
         name = f"{name}-broken"
-    words = f"{why}; correct the package or remove it, and restart the agent"
+    words = f"{why}; {NEXT_STEP}"
     found[name] = Check(name=name, summary="Not available.", judge=_judges_nothing, policy=_NoPolicy, broken=words)
 
 
