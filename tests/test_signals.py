@@ -70,6 +70,24 @@ def test_a_signal_that_comes_again_is_told_again() -> None:
     assert told == [signal.SIGHUP] * 3
 
 
+def test_a_signal_that_comes_while_its_descriptor_is_taken_away_wakes_the_loop() -> None:
+    """As code of a site begins (overrun.py): SIGTERM was noted, and heard with the next signal only."""
+    told: list[int] = []
+    with selectors.DefaultSelector() as selector, SignalPipe(selector, told.append):
+        descriptor = signal.set_wakeup_fd(-1)
+        signal.raise_signal(signal.SIGTERM)
+        signal.set_wakeup_fd(descriptor, warn_on_full_buffer=False)
+        for key, mask in selector.select(0):
+            key.data(mask)
+        assert told == [signal.SIGTERM]
+        assert not selector.select(0)
+        os.kill(os.getpid(), signal.SIGTERM)
+        for key, mask in selector.select(0):
+            key.data(mask)
+        assert not selector.select(0)
+    assert told == [signal.SIGTERM, signal.SIGTERM]
+
+
 def test_a_process_begins_with_children_it_hears_of_and_nothing_blocked() -> None:
     """Whatever its starter did: an ignored SIGCHLD hides how a child ended, a blocked SIGTERM ends nothing."""
     handler, mask = signal.getsignal(signal.SIGCHLD), signal.pthread_sigmask(signal.SIG_BLOCK, ())

@@ -70,6 +70,10 @@ class SignalPipe:
         """Return whether the process is to end: site code in progress is interrupted then (checks/core/overrun.py)."""
         # The descriptor alone is not enough: it is full after hundreds of signals within one turn of the loop.
         self._came.add(number)
+        # Nor is it enough that the kernel's byte wakes the loop: while code of a site begins, the descriptor is taken
+        # away for a moment, and a signal that another thread receives then leaves none.
+        with suppress(OSError):
+            self._sender.send(bytes((number,)))
         return number != signal.SIGHUP
 
     def _ready(self, _mask: int) -> None:
