@@ -916,9 +916,9 @@ def test_read_only_disk_is_refused_and_loses_nothing(small_disk: Path) -> None:
     assert writer.flush(5.0)
     assert writer.close(5.0)
     remount("ro")
-    with pytest.raises(StoreError, match=rf"{small_disk}.*cannot be written.*Read-only.*journalctl.*state_dir") as caught:
+    with pytest.raises(StoreError, match=rf"{small_disk}.*cannot be written.*Read-only.*journalctl.*state_dir") as told:
         open_store(path)
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(told.value)
     remount("rw")
 
     assert reopened(path) == ({"GPU-0": 1}, {}, "")

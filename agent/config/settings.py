@@ -94,7 +94,7 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     )
     slow_interval_seconds: Annotated[
         float,
-        _about("interval of the readings of link errors, PCIe and inventory; interval_seconds if that is longer", 1, 86400),
+        _about("interval of the readings of link errors, PCIe and inventory; never below interval_seconds", 1, 86400),
     ] = 60.0
     deadline_seconds: Annotated[float, _about("a driver call that takes longer counts as hung", 1, 600)] = 5.0
     backends: BackendSettings = BackendSettings()
