@@ -1,9 +1,9 @@
-"""The table of quantities: key with unit, kind, help and plausible range, in ``quantities.csv`` and ``bounds.csv``.
+"""The table of quantities: key with unit, kind, help and plausible range, in ``quantities.csv``.
 
-Metric names, help texts, the reference page and the command backend's schema are generated from these tables.
+Metric names, help texts, the reference page and the command backend's schema are generated from this table.
 A value outside the plausible range is not a measurement: backends report it as ``error``. The bounds are those of
-physics, not of today's devices: a value beyond them is a wrong unit, a torn read or a marker for "no value". Each
-states its source.
+physics, not of today's devices: a value beyond them is a wrong unit, a torn read or a marker for "no value". They are
+written ``low;high;source``, or as the key of a quantity with the same ones.
 """
 
 from __future__ import annotations
@@ -87,19 +87,13 @@ class Quantity(msgspec.Struct, frozen=True):
         return units.get(self.key.rsplit("_", 1)[-1], "")
 
 
-class _Bounds(Bounds, frozen=True, kw_only=True):
-    """A row of ``bounds.csv``."""
-
-    name: str
-
-
 class _Quantity(msgspec.Struct, frozen=True):
-    """A row of ``quantities.csv``: a quantity that names its bounds."""
+    """A row of ``quantities.csv``."""
 
     key: str
     kind: QuantityKind
     part: PartKind
-    bounds: str | None
+    bounds: tuple[str, ...]
     exported: bool
     shown: tuple[str, ...]
     hidden: tuple[str, ...]
@@ -113,19 +107,22 @@ class _Quantity(msgspec.Struct, frozen=True):
 
 
 def _quantities() -> dict[str, Quantity]:
-    folder = Path(__file__).parent
-    bounds = {row.name: Bounds(row.low, row.high, row.source) for row in read_table(folder / "bounds.csv", _Bounds)}
-    rows = read_table(folder / "quantities.csv", _Quantity)
+    rows = read_table(Path(__file__).with_name("quantities.csv"), _Quantity)
+    bounds = {row.key: _bounds(*row.bounds) for row in rows if len(row.bounds) > 1}
     return {
         row.key: Quantity(
             **{
                 **msgspec.structs.asdict(row),
-                "bounds": bounds[row.bounds] if row.bounds else None,
+                "bounds": bounds[row.key if row.key in bounds else row.bounds[0]] if row.bounds else None,
                 "example": _example(row),
             }
         )
         for row in rows
     }
+
+
+def _bounds(low: str, high: str, *source: str) -> Bounds:
+    return msgspec.convert({"low": low, "high": high, "source": "; ".join(source)}, Bounds, strict=False)
 
 
 def _example(row: _Quantity) -> Scalar:
