@@ -8,19 +8,19 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fakes.host_tree import pci_device, write_tree
-from fakes.nvml.build import build_fake_nvml, lacking
+from fakes.nvml.build import build_fake_nvml, lacking, plain
 from fakes.nvml.scenario import FakeNvml, NvmlReturn, pci, uuid
 from fakes.reader import ReaderProcess
 from fakes.shared_reader import SLOT, Read, machine, read
 
 from nodevet.checks.backends.nvidia.items import fast_items, slow_items
-from nodevet.checks.backends.nvidia.nvml import Call, is_deleted_mount, why_not_loaded
+from nodevet.checks.backends.nvidia.nvml import Call, Item, is_deleted_mount, why_not_loaded
 from nodevet.checks.core.model import WHOLE, FailureKind, Link, Part, PartKind, ReadingStatus
 from nodevet.checks.core.quantities import QUANTITIES
 from nodevet.checks.core.wire import Sampled
@@ -149,6 +149,21 @@ SLOW = [
 ]
 
 ROWS = [("fast", *row) for row in FAST] + [("slow", *row) for row in SLOW]
+ITEMS = {"fast": fast_items(18, "12.580.95", 0x1FF), "slow": slow_items(18)}
+ALONE = {"throttle_active", "bad_pages_retired", "bad_pages_pending"}
+"""Quantities of tests of their own."""
+
+NVML_UNITS = {"ratio": 100, "watts": 1e3, "joules": 1e3, "hertz": 1e-6, "seconds": 1e9}
+"""NVML's numbers per base unit: percent, milliwatts, millijoules, megahertz, nanoseconds; others are base units."""
+
+
+def rows_of_plain_functions(items: Iterable[Item], functions: Collection[str]) -> Iterator[tuple[Any, ...]]:
+    """Give a row like those above for each item that one of *functions* gives: the example of its quantity."""
+    for item in items:
+        source, entry = next(iter(item.sources), None), QUANTITIES[item.quantity]
+        if isinstance(source, Call) and source.symbol in functions and not isinstance(entry.example, str):
+            number = round(entry.example * NVML_UNITS.get(entry.unit, 1))
+            yield {f"{source.symbol}.3": number}, item.quantity, item.part, entry.example
 
 
 @pytest.mark.parametrize(("group", "values", "quantity", "part", "expected"), ROWS)
@@ -162,6 +177,29 @@ def test_an_injected_value_is_read_in_base_units(
 
 
 @pytest.mark.parametrize("group", ["fast", "slow"])
+def test_a_plain_number_is_read_in_base_units(read: Read, group: str) -> None:
+    """A function that gives one number needs no row: the unit of its quantity says which number gives the example."""
+    for values, quantity, part, expected in rows_of_plain_functions(ITEMS[group], plain()):
+        reading = read(group, values)[quantity, part]
+        assert reading.status is ReadingStatus.OK, reading.detail
+        assert reading.value == pytest.approx(expected)
+
+
+def test_row_of_a_plain_number_follows_from_its_item() -> None:
+    """Of the example 0.97 as a percentage; functions that are not plain have none."""
+    items = [Item("utilization_ratio", COMPUTE, (Call(name),)) for name in ("nvmlDeviceGetFanSpeed", "nvmlOther")]
+    row = ({"nvmlDeviceGetFanSpeed.3": 97}, "utilization_ratio", COMPUTE, 0.97)
+    assert list(rows_of_plain_functions(items, {"nvmlDeviceGetFanSpeed"})) == [row]
+
+
+def test_every_quantity_is_injected() -> None:
+    """Whichever is read has a row, a plain function, or a test of its own."""
+    injected = {row[2] for row in ROWS} | ALONE
+    injected |= {row[1] for items in ITEMS.values() for row in rows_of_plain_functions(items, plain())}
+    assert {item.quantity for items in ITEMS.values() for item in items} == injected
+
+
+@pytest.mark.parametrize("group", ["fast", "slow"])
 def test_a_healthy_machine_reads_well(read: Read, group: str) -> None:
     """All is measured but what the board lacks: two reasons, and what only functions outside the fake's source give."""
     readings = read(group, {})
@@ -169,7 +207,7 @@ def test_a_healthy_machine_reads_well(read: Read, group: str) -> None:
     functions = lacking()
     lacks = {
         (item.quantity, item.part)
-        for item in (fast_items(18, "12.580.95", 0x1FF) if group == "fast" else slow_items(18))
+        for item in ITEMS[group]
         if not item.optional and all(isinstance(source, Call) and source.symbol in functions for source in item.sources)
     }
     unknown = {("throttle_active", reason(name)) for name in ("board_limit", "reliability") if group == "fast"}

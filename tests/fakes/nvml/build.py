@@ -9,6 +9,7 @@ have them at all.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable
 from importlib.util import find_spec
@@ -16,7 +17,7 @@ from pathlib import Path
 
 from fakes.compile import compile_object, defined_symbols, link_library, run
 
-__all__ = ["LIBRARY", "build_fake_nvml", "header_directory", "lacking"]
+__all__ = ["LIBRARY", "build_fake_nvml", "header_directory", "lacking", "plain"]
 
 LIBRARY = "libnvidia-ml.so.1"
 NOT_SUPPORTED = 3
@@ -56,8 +57,7 @@ def build_fake_nvml(out_dir: Path, missing: Iterable[str] = ()) -> Path:
     """
     out_dir.mkdir(parents=True, exist_ok=True)
     source = out_dir / "fake_nvml.c"
-    plain = sorted(lacking() & set(re.findall(_PLAIN, _header())))
-    source.write_text(f'#include "{_SOURCE}"\n{_PLAIN_MACRO}' + "".join(f"PLAIN({name})\n" for name in plain))
+    source.write_text(f'#include "{_SOURCE}"\n{_PLAIN_MACRO}' + "".join(f"PLAIN({name})\n" for name in sorted(plain())))
     fake = compile_object(source, out_dir / "fake_nvml.o", header_directory())
     declared, defined = _declared(), defined_symbols(fake)
     unknown = set(missing) - declared
@@ -78,10 +78,16 @@ def lacking() -> set[str]:
     return _declared() - set(re.findall(r"\bnvml\w+", _SOURCE.read_text()))
 
 
+def plain() -> set[str]:
+    """Return those of the lacking functions that return the number that a test sets under their name."""
+    return lacking() & set(re.findall(_PLAIN, _header()))
+
+
 def _declared() -> set[str]:
     """Return every function of the header, in all its versions."""
     return set(re.findall(r"\b(nvml[A-Z]\w*)\s*\(", _header()))
 
 
+@functools.cache
 def _header() -> str:
     return run("gcc", "-E", "-P", "-DNVML_NO_UNVERSIONED_FUNC_DEFS", str(header_directory() / "nvml.h"))
