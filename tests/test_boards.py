@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from fakes.also_found import with_also_found
 from fakes.amdsmi.scenario import AmdSmiStatus, FakeAmdSmi
 from fakes.clocks import SteppedClock
 from fakes.host_tree import write_tree
@@ -300,30 +301,29 @@ LIMITS_OF_HEAT = (
     *(f"field.{number}" for number in range(193, 197)),
 )
 """All by which a board tells how hot it may be."""
-HOT_MEMORY = [
-    (94, (State.OK, set())),
-    (95, (State.DEGRADED, {"temperature.high"})),
-    (104, (State.DEGRADED, {"temperature.high"})),
-    (105, (State.FAILED, {"temperature.high", "temperature.slowdown"})),
-]
+HOT_MEMORY: dict[str, tuple[int, State, set[str]]] = {
+    "memory at 94 celsius": (94, State.OK, set()),
+    "memory at 95 celsius": (95, State.DEGRADED, {"temperature.high"}),
+    "memory at 104 celsius": (104, State.DEGRADED, {"temperature.high"}),
+    "memory at 105 celsius": (105, State.FAILED, {"temperature.high", "temperature.slowdown"}),
+}
 
 
-@pytest.mark.parametrize(("celsius", "verdict"), HOT_MEMORY)
-def test_memory_of_a_board_without_any_limit_is_judged_by_the_table(
-    node: Callable[..., Node], celsius: int, verdict: Said
-) -> None:
+@pytest.mark.parametrize("fault", HOT_MEMORY)
+def test_memory_of_a_board_without_any_limit_is_judged_by_the_table(node: Callable[..., Node], fault: str) -> None:
     """NVML tells neither a margin nor a threshold: the limits of the table, at each bound and one below."""
-    assert node({"memory_temperature.3": celsius}, *LIMITS_OF_HEAT).settled() == verdict
+    celsius, state, codes = HOT_MEMORY[fault]
+    made = node({"memory_temperature.3": celsius}, *LIMITS_OF_HEAT)
+    assert made.settled() == with_also_found(fault, state, codes)
 
 
-@pytest.mark.parametrize(("celsius", "verdict"), HOT_MEMORY)
-def test_memory_of_an_amd_board_without_any_limit_is_judged_by_the_table(
-    fake_amdsmi: FakeAmdSmi, celsius: int, verdict: Said
-) -> None:
+@pytest.mark.parametrize("fault", HOT_MEMORY)
+def test_memory_of_an_amd_board_without_any_limit_is_judged_by_the_table(fake_amdsmi: FakeAmdSmi, fault: str) -> None:
     """The same where AMD SMI tells temperatures by its metrics alone, and no limit."""
+    celsius, state, codes = HOT_MEMORY[fault]
     fake_amdsmi.set("memory_temperature.3", celsius).fail("amdsmi_get_temp_metric", AmdSmiStatus.NOT_SUPPORTED)
     with amd_reader(fake_amdsmi) as reader:
-        assert Node(fake_amdsmi, reader).settled() == verdict
+        assert Node(fake_amdsmi, reader).settled() == with_also_found(fault, state, codes)
 
 
 @pytest.mark.parametrize("answer", [0, 300, 65535])

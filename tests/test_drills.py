@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from fakes.also_found import with_also_found
 from fakes.drill import Drill
 
 from nodevet.checks.core.model import State
@@ -51,6 +52,7 @@ CASES: list[tuple[str, str, str, State, str, State]] = [
     (NVIDIA, "set", 'quantity = "row_remap_failed"\nvalue = true', FAILED, "memory.row_remap_failed", FAILED),
     (NVIDIA, "set", 'quantity = "temperature_celsius"\nstatus = "denied"', UNKNOWN, "reading.temperature_celsius", OK),
 ]  # fmt: skip
+NAMES = [f"{case[0]} {case[1]} {case[2].splitlines()[0] if case[2] else ''}".strip() for case in CASES]
 
 
 def scenario(profile: str, kind: str, lines: str) -> str:
@@ -61,12 +63,12 @@ def scenario(profile: str, kind: str, lines: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("profile", "kind", "lines", "during", "codes", "after"),
-    CASES,
-    ids=[f"{case[0]} {case[1]} {case[2].splitlines()[0] if case[2] else ''}".strip() for case in CASES],
+    ("name", "profile", "kind", "lines", "during", "codes", "after"),
+    [(name, *case) for name, case in zip(NAMES, CASES, strict=True)],
+    ids=NAMES,
 )
 def test_a_fault_is_found_while_it_lasts_and_gone_when_it_was_proved(
-    profile: str, kind: str, lines: str, during: State, codes: str, after: State
+    name: str, profile: str, kind: str, lines: str, during: State, codes: str, after: State
 ) -> None:
     """Nothing is found before it begins; what only a reboot, another board or a person ends stays."""
     drill = Drill(profile, scenario(profile, kind, lines))
@@ -75,7 +77,8 @@ def test_a_fault_is_found_while_it_lasts_and_gone_when_it_was_proved(
     drill.run(20)
     drill.probe()
     ill = drill.run(ENDS - BEGINS - 30)
-    assert (ill.verdict.state, drill.open_codes(ill)) == (during, set(codes.split())), ill.verdict.reason
+    told = ill.verdict.state, drill.open_codes(ill)
+    assert told == with_also_found(name, during, codes.split()), ill.verdict.reason
     drill.run(30)
     drill.probe()
     assert drill.run(240).verdict.state is after

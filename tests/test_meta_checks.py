@@ -12,6 +12,10 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import test_boards
+import test_drills
+import test_scenarios
+from fakes.also_found import declared as also_found_faults
 from fakes.views import BAD, at, failed, healthy, with_samples
 
 from nodevet.checks.core.model import FailureKind, Finding, Outcome, Reading, ReadingStatus
@@ -135,6 +139,13 @@ def test_finding_names_its_check_and_rests_on_declared_inputs(declared: Check) -
         assert set(finding.evidence) <= set(declared.inputs)
         assert set(finding.evidence) <= set(QUANTITIES)
         assert not finding.evidence or finding.evidence_time is not None
+
+
+def test_what_a_check_also_finds_is_a_fault_that_a_test_plants() -> None:
+    """A misspelt name would be expected nowhere."""
+    cases = {case.name for case in test_scenarios.CASES}
+    planted = {*test_drills.NAMES, *test_boards.HOT_MEMORY, *cases, test_scenarios.EMPTY_LIMITS}
+    assert {fault for fault, _, _ in also_found_faults()} <= planted
 
 
 @pytest.mark.parametrize("declared", CHECKS, ids=name)
