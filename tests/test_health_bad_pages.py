@@ -13,6 +13,14 @@ from nodevet.checks.core.model import WHOLE, Action, Clearing, Outcome, ReadingS
 
 PASS, WARN, FAIL, SKIPPED = Outcome.PASS, Outcome.WARN, Outcome.FAIL, Outcome.SKIPPED
 
+MUTANTS = {
+    "a board without a threshold of its own may retire any number of pages": (
+        "if by_vendor is not None and not is_told:",
+        "if False:",
+        "test_board_that_names_no_threshold_is_judged_by_that_of_its_vendor",
+    )
+}
+
 
 @pytest.mark.parametrize(
     ("code", "quantity", "pages", "outcome", "action", "clearing"),

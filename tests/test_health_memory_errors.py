@@ -23,6 +23,14 @@ from nodevet.checks.engine.view import Growth
 
 PASS, WARN, FAIL = Outcome.PASS, Outcome.WARN, Outcome.FAIL
 
+MUTANTS = {
+    "a burst of corrected errors is a rate": (
+        "return enough.holds(growth.amount) and limit.holds(",
+        "return limit.holds(",
+        "test_few_errors_count_by_the_hour",
+    )
+}
+
 
 @pytest.mark.parametrize(
     ("code", "quantity", "part", "value", "outcome", "action", "clearing"),

@@ -10,6 +10,20 @@ from nodevet.checks.core.model import Outcome, Part, PartKind, ReadingStatus, Sc
 MEMORY = Part(PartKind.SENSOR, "memory")
 PASS, WARN, FAIL = Outcome.PASS, Outcome.WARN, Outcome.FAIL
 
+MUTANTS = {
+    # The name of the mutant: the line, the broken line, and the test that must fail on it.
+    "a board near its margin is cool": (
+        "yield HIGH.confirmed_by(policy).against(margin, margin.number, high, facts, beside=beside)",
+        "yield HIGH.judge(margin, False, facts)",
+        "test_margin_decides_where_the_device_tells_it[5-warn-pass]",
+    ),
+    "a board beyond its margin does not slow down": (
+        "yield SLOWDOWN.confirmed_by(policy).against(margin, margin.number, slowdown, facts, beside=beside)",
+        "yield SLOWDOWN.judge(margin, False, facts)",
+        "test_margin_decides_where_the_device_tells_it[-2-warn-fail]",
+    ),
+}
+
 
 @pytest.mark.parametrize(
     ("margin", "high", "slowdown"),

@@ -10,6 +10,13 @@ from nodevet.checks.core.model import Outcome, Part, Reading, ReadingStatus, Sca
 
 FAULTS = {"hardware_slowdown", "hardware_thermal", "power_brake"}
 CHOSEN = {"applications_clocks", "sync_boost", "display_clocks"}
+MUTANTS = {
+    "a power cap is a fault": (
+        "active and flag.part.name not in NORMAL",
+        "active",
+        "test_each_of_the_512_masks_is_judged_bit_by_bit",
+    )
+}
 NO_TIMES: dict[tuple[str, Part], Scalar | Reading | None] = {
     ("throttle_seconds", reason(name)): None for name in ("hardware_thermal", "software_thermal", "power_cap")
 }

@@ -1,13 +1,14 @@
 """Lines on which health depends, each broken on purpose: the named test must fail.
 
 A mutant is a copy of the package with one line changed. That the unchanged copy passes the same tests shows that it
-is the change which kills. The mutants are listed by topic in tests/mutants/*.toml. They are a campaign: the tests run
-a tenth of them, `make soak` runs all.
+is the change which kills. The mutants are listed by topic in tests/mutants/*.toml; those that the test of a check
+kills may stand in that test. They are a campaign: the tests run a tenth of them, `make soak` runs all.
 """
 
 from __future__ import annotations
 
 import compileall
+import importlib
 import itertools
 import os
 import shutil
@@ -39,9 +40,16 @@ class Mutant(NamedTuple):
 
 
 def _mutants() -> tuple[Mutant, ...]:
-    """Every entry of tests/mutants/*.toml."""
+    """Every entry of tests/mutants/*.toml, and of ``MUTANTS`` in the test of a check."""
     tables = (tomllib.loads(path.read_text()) for path in sorted(TABLES.glob("*.toml")))
-    return tuple(Mutant(**entry) for table in tables for entry in table["mutant"])
+    return tuple(Mutant(**entry) for table in tables for entry in table["mutant"]) + tuple(_of_checks())
+
+
+def _of_checks() -> Iterator[Mutant]:
+    for path in sorted(TABLES.parent.glob("test_health_*.py")):
+        check = f"checks/health/{path.stem.removeprefix('test_health_')}.py"
+        for name, (old, new, test) in getattr(importlib.import_module(path.stem), "MUTANTS", {}).items():
+            yield Mutant(name, check, old, new, f"{path.name}::{test}")
 
 
 MUTANTS = _mutants()
