@@ -255,6 +255,32 @@ def test_a_watch_knows_each_piece_of_code_of_a_site_while_it_runs(packages: Path
     assert not watch.runs
 
 
+FORKED = "import builtins, os; builtins.forked.append(os.fork())"
+FORKS = {
+    "returns": {"body": FORKED},
+    "raises": {"body": f"{FORKED}; 1 / builtins.forked[-1]"},
+    "is imported": {"code": f"{FORKED}\n{GOOD.format(check='site-disk', body='pass')}"},
+}
+
+
+@pytest.mark.parametrize("way", FORKS)
+def test_a_child_that_code_of_a_site_forked_ends_where_the_code_does(packages: Path, way: str) -> None:
+    """It would judge on as a second agent and fork again in each round, until the machine has no memory left."""
+    site_package(packages, **FORKS[way])
+    importlib.invalidate_caches()
+    here, children = os.getpid(), list[int]()
+    vars(builtins)["forked"] = children
+    try:
+        (declared,) = (declared for declared in installed() if declared.name == "site-disk")
+        ran = run_check(ConfiguredCheck(declared, declared.policy()), healthy())
+    finally:
+        del vars(builtins)["forked"]
+        if os.getpid() != here:
+            os._exit(7)
+    assert [finding.code for finding in ran.findings] == ["site-disk.fine"]
+    assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [1]
+
+
 def test_what_a_watch_refuses_to_import_nothing_in_the_process_imports(packages: Path, tmp_path: Path) -> None:
     """A page that lists the rules of all checks asks for them without the watch."""
     imported = tmp_path / "imported"

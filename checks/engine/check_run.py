@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter as Tally
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from typing import TypeVar
@@ -39,7 +39,7 @@ from nodevet.checks.core.parts import reader_of
 from nodevet.checks.reference.limits import from_table
 
 from .registry import Check
-from .site_code import line_of
+from .site_code import in_one_process, line_of
 from .view import View
 
 CHECK_ERROR = "check.error"
@@ -267,15 +267,19 @@ def _judged(configured: ConfiguredCheck, view: View) -> tuple[Finding, ...]:
     RuntimeError if the check calls exit, as a script does, or yields too many findings.
     """
     try:
-        found = tuple(islice(configured.check.judge(view, configured.policy), MOST_FINDINGS + 1))
-        if not configured.check.is_own:
-            found = tuple(map(sound, found))
+        check = configured.check
+        judge = partial(check.judge, view, configured.policy)
+        found = _listed(judge) if check.is_own else tuple(map(sound, in_one_process(partial(_listed, judge))))
     except (SystemExit, GeneratorExit) as error:
         ended = RuntimeError(f"raised {type(error).__name__}: {error}")
         raise ended.with_traceback(line_of(error, configured.check.module)) from error
     if len(found) > MOST_FINDINGS:
         raise RuntimeError(f"yielded more than {MOST_FINDINGS} findings")
     return found
+
+
+def _listed(judge: Callable[[], Iterable[Finding]]) -> tuple[Finding, ...]:
+    return tuple(islice(judge(), MOST_FINDINGS + 1))
 
 
 def sound(finding: object) -> Finding:

@@ -26,7 +26,7 @@ from nodevet.checks.core.model import Finding
 from nodevet.checks.core.overrun import Overrun, within
 from nodevet.checks.core.quantities import QUANTITIES
 
-from .site_code import UNWATCHED, During, SiteCode, Watch, Work, line_of
+from .site_code import UNWATCHED, During, SiteCode, Watch, Work, in_one_process, line_of
 from .view import View
 
 ENTRY_POINT_GROUP = "nodevet.checks"
@@ -208,7 +208,7 @@ def _loaded(point: EntryPoint) -> object:
     """Return the module of *point*. Raises any exception of its code, and RegistryError if the import does not end."""
     if not isinstance(sys.modules.get(point.module), _Endless):
         try:
-            return within(IMPORT_SECONDS, point.load)
+            return within(IMPORT_SECONDS, partial(in_one_process, point.load))
         except Overrun:
             sys.modules[point.module] = _Endless(point.module)
     raise RegistryError(f"its import did not end within {IMPORT_SECONDS:g} s and was interrupted")

@@ -16,9 +16,11 @@ from functools import partial
 from importlib.metadata import Distribution
 from itertools import islice
 from types import TracebackType
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from nodevet.checks.core.guard import Bug, attempt, one_line
+
+Returned = TypeVar("Returned")
 
 MOST_FILES = 10_000
 """Limit of files that are looked at for a change; a package of checks has a few."""
@@ -86,6 +88,20 @@ class Watch:
 UNWATCHED = Watch()
 
 During = Callable[[], AbstractContextManager[None]]
+
+
+def in_one_process(run: Callable[[], Returned]) -> Returned:
+    """Return the result of *run*, code of a site, in the process that called it.
+
+    A child that the code forked, and in which it returns or raises, would go on as a second agent, fork again in the
+    next round, and so on: it is ended.
+    """
+    process = os.getpid()
+    try:
+        return run()
+    finally:
+        if os.getpid() != process:
+            os._exit(1)
 
 
 def line_of(error: BaseException, module: str) -> TracebackType | None:
