@@ -64,10 +64,7 @@ def cadences(configuration: Configuration) -> dict[str, Cadence]:
     """Return how often each group is read."""
     agent = configuration.agent
     slow = max(agent.slow_interval_seconds, agent.interval_seconds)
-    return {
-        FAST: Cadence(agent.interval_seconds, agent.deadline_seconds),
-        SLOW: Cadence(slow, agent.deadline_seconds),
-    }
+    return {FAST: Cadence(agent.interval_seconds, agent.deadline_seconds), SLOW: Cadence(slow, agent.deadline_seconds)}
 
 
 def build_engine(

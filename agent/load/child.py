@@ -75,14 +75,7 @@ class LoadChild:
         self._ended = False
         self.results: list[Result] = []
         self._child = Child(
-            name,
-            argv,
-            selector,
-            self,
-            clock,
-            environment=environment,
-            inherit=inherit,
-            orphaned=signal.SIGKILL,
+            name, argv, selector, self, clock, environment=environment, inherit=inherit, orphaned=signal.SIGKILL
         )
 
     @property

@@ -177,11 +177,7 @@ def is_given_up(status: ReaderStatus) -> bool:
 
 
 def _read_kernel_log(
-    engine: Engine,
-    configuration: Configuration,
-    clock: Clock,
-    selector: selectors.BaseSelector,
-    memory: bytes | None,
+    engine: Engine, configuration: Configuration, clock: Clock, selector: selectors.BaseSelector, memory: bytes | None
 ) -> str:
     """Give *engine* what the kernel told since the agent last read its log, or since boot where none ever did.
 

@@ -33,11 +33,7 @@ class OpenedStore(msgspec.Struct, frozen=True):
 
 
 def open_store(
-    path: Path,
-    *,
-    wall_seconds: float | None = None,
-    mounts: Path = Path("/proc/self/mounts"),
-    instead: bool = False,
+    path: Path, *, wall_seconds: float | None = None, mounts: Path = Path("/proc/self/mounts"), instead: bool = False
 ) -> OpenedStore:
     """Open the database at *path* for writing, creating it and its directory where absent.
 

@@ -39,10 +39,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def fit_shape(
-    shape: tuple[int, int, int],
-    maximum_k: int,
-    limit_seconds: float,
-    measure: Callable[[tuple[int, int, int]], float],
+    shape: tuple[int, int, int], maximum_k: int, limit_seconds: float, measure: Callable[[tuple[int, int, int]], float]
 ) -> tuple[tuple[int, int, int], float]:
     """Halve *shape* until *measure* says that one product takes at most *limit_seconds*; return both.
 

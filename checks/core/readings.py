@@ -43,11 +43,7 @@ Text = Annotated[
 ]
 PCI_ADDRESS = r"^[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$"
 PciAddress = Annotated[
-    str,
-    Meta(
-        pattern=PCI_ADDRESS,
-        description="Domain, bus, device and function in lower case: 0000:19:00.0.",
-    ),
+    str, Meta(pattern=PCI_ADDRESS, description="Domain, bus, device and function in lower case: 0000:19:00.0.")
 ]
 Index = Annotated[int, Meta(ge=0, le=65535)]
 

@@ -40,16 +40,7 @@ from nodevet.checks.core.recall import Recall
 from nodevet.checks.kernel_log.dedupe import Deduplicator, DeduplicatorState
 
 from .acknowledgement import Returns
-from .baseline import (
-    by_name,
-    forget,
-    links_noted,
-    named,
-    owed,
-    remember,
-    without_pages,
-    without_ports,
-)
+from .baseline import by_name, forget, links_noted, named, owed, remember, without_pages, without_ports
 from .check_run import ConfiguredCheck
 from .consequences import counted_once, joined, shown_once
 from .disproof import Evidence, holders_of
@@ -424,12 +415,7 @@ class Engine:
                 self._results.forget(episode.key.device)
 
     def _snapshot(
-        self,
-        now: Instant,
-        view: View,
-        runs: tuple[CheckRun, ...],
-        findings: tuple[Finding, ...],
-        agent: AgentInfo,
+        self, now: Instant, view: View, runs: tuple[CheckRun, ...], findings: tuple[Finding, ...], agent: AgentInfo
     ) -> Snapshot:
         self._generation += 1
         known = {device.id: device for device in view.devices}

@@ -27,13 +27,7 @@ from nodevet.checks.reference.vendors import LENT_DRIVERS
 from .arriving import page_of
 
 REFUSALS = frozenset(
-    {
-        FailureKind.NO_DRIVER,
-        FailureKind.NO_DEVICES,
-        FailureKind.VERSION_MISMATCH,
-        FailureKind.LOST,
-        FailureKind.ERROR,
-    }
+    {FailureKind.NO_DRIVER, FailureKind.NO_DEVICES, FailureKind.VERSION_MISMATCH, FailureKind.LOST, FailureKind.ERROR}
 )
 """Failures that a driver itself reports: no missing library, no missing permission and no bug of nodevet."""
 

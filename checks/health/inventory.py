@@ -29,13 +29,7 @@ from nodevet.checks.core.model import (
     ReaderStatus,
 )
 from nodevet.checks.engine.arriving import is_being_taken, is_booting, may_be_bound_yet, may_be_listed_yet, page_of
-from nodevet.checks.engine.bare import (
-    bare_boards,
-    is_unanswered,
-    out_of_place,
-    unread_boards,
-    without_address,
-)
+from nodevet.checks.engine.bare import bare_boards, is_unanswered, out_of_place, unread_boards, without_address
 from nodevet.checks.engine.baseline import UNNAMED
 from nodevet.checks.engine.judging import Rule
 from nodevet.checks.engine.registry import check
@@ -125,10 +119,7 @@ LISTED_TWICE = Rule(
     next_step="let one backend list the device: disable the other one in agent.backends, or remove it from the command",
 )
 WITHHELD = Rule(
-    check="inventory",
-    code="inventory.withheld",
-    outcome=Outcome.WARN,
-    fault_class=FaultClass.CONFIGURATION,
+    check="inventory", code="inventory.withheld", outcome=Outcome.WARN, fault_class=FaultClass.CONFIGURATION
 )
 EXCLUDED = Rule(
     check="inventory",
@@ -539,9 +530,7 @@ def _count(view: View, expected: int | None) -> Finding:
     rule = COUNT
     if count > expected:
         rule = msgspec.structs.replace(
-            COUNT,
-            outcome=Outcome.WARN,
-            next_step="correct expected_accelerators in the configuration",
+            COUNT, outcome=Outcome.WARN, next_step="correct expected_accelerators in the configuration"
         )
     listed = [reader.last_round for reader in view.readers if reader.last_round is not None]
     return rule.on_node(

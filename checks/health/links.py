@@ -552,11 +552,7 @@ def _named_faults(rule: Rule, observation: Observation, faults: list[FabricFault
         return rule.judge(observation, False, "the device reports no such fabric fault")
     worst = _worst(faults)
     rule = msgspec.structs.replace(
-        rule,
-        outcome=worst.outcome,
-        fault_class=worst.fault_class,
-        action=worst.action,
-        next_step=worst.next_step,
+        rule, outcome=worst.outcome, fault_class=worst.fault_class, action=worst.action, next_step=worst.next_step
     )
     rule = rule if any(fault.static for fault in faults) else rule.confirmed_by(policy)
     return rule.judge(observation, True, "; ".join(fault.text for fault in faults))

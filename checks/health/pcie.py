@@ -82,10 +82,7 @@ class Pcie(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         | None
     ) = None
     generation: (
-        Annotated[
-            int,
-            Meta(ge=1, le=8, description="PCIe generation of the slot; unset: the highest of the device."),
-        ]
+        Annotated[int, Meta(ge=1, le=8, description="PCIe generation of the slot; unset: the highest of the device.")]
         | None
     ) = None
     replays_per_minute: (

@@ -39,11 +39,7 @@ WORDS = {
 
 SLOWDOWN_ROW, HIGH_ROW = 0, 1
 CORE_KEYS = ("temperature.slowdown", "temperature.high")
-BY_TABLE = {
-    "core": CORE_KEYS,
-    "edge": CORE_KEYS,
-    "memory": ("temperature.memory_slowdown", "temperature.memory_high"),
-}
+BY_TABLE = {"core": CORE_KEYS, "edge": CORE_KEYS, "memory": ("temperature.memory_slowdown", "temperature.memory_high")}
 """Rows of the table by sensor; none for a hotspot, whose normal temperature only its vendor knows."""
 
 
@@ -138,12 +134,7 @@ def _by_temperature(view: View, device: Device, sensor: Observation, policy: The
     yield _against(
         HIGH.confirmed_by(policy),
         sensor,
-        _limit(
-            HIGH_ROW,
-            sensor,
-            policy.high_celsius,
-            warm.number if warm else at - margin if at is not None else None,
-        ),
+        _limit(HIGH_ROW, sensor, policy.high_celsius, warm.number if warm else at - margin if at is not None else None),
         warm or stop,
     )
 

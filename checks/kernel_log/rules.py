@@ -38,8 +38,7 @@ _PCI_BUSES = ("+pci", "+pci_express")
 
 _ANY_ADDRESS = re.compile(rf"(?<![0-9a-f])(?<![0-9a-f]:){_ADDRESS}", re.IGNORECASE)
 _PCI = re.compile(
-    r"(?:PCI:)?(?:(?P<domain>[0-9a-f]{4,8}):)?(?P<bus>[0-9a-f]{2}:[0-9a-f]{2})(?P<function>\.[0-7])?\b",
-    re.IGNORECASE,
+    r"(?:PCI:)?(?:(?P<domain>[0-9a-f]{4,8}):)?(?P<bus>[0-9a-f]{2}:[0-9a-f]{2})(?P<function>\.[0-7])?\b", re.IGNORECASE
 )
 
 

@@ -141,10 +141,7 @@ def _judged_anew(document: BurnInDocument) -> BurnInDocument:
     load = account(planned, [_result(workload) for workload in _workloads(document.results, {})])
     verdict = judged(_told(document), load, names)
     return msgspec.structs.replace(
-        document,
-        verdict=verdict.state.value,
-        reason=verdict.reason,
-        completeness=completeness_document(load, names),
+        document, verdict=verdict.state.value, reason=verdict.reason, completeness=completeness_document(load, names)
     )
 
 

@@ -58,13 +58,7 @@ class Scontrol:
         # TZ=UTC0: printed times do not depend on the time zone of this machine.
         # Only root sees nodes of hidden partitions without --all, and these nodes count too.
         # FederationParameters=fed_display would list all clusters of a federation and distort the shares.
-        self._environment = {
-            "PATH": SEARCHED,
-            "LC_ALL": "C",
-            "TZ": "UTC0",
-            "SCONTROL_ALL": "1",
-            "SCONTROL_LOCAL": "1",
-        }
+        self._environment = {"PATH": SEARCHED, "LC_ALL": "C", "TZ": "UTC0", "SCONTROL_ALL": "1", "SCONTROL_LOCAL": "1"}
         if configuration:
             self._environment["SLURM_CONF"] = configuration
         self._given_up = Event()

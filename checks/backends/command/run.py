@@ -59,8 +59,7 @@ def _refuse_untrusted(program: str) -> None:
         raise BackendError(FailureKind.ERROR, f"{program} cannot be started: {error.strerror}") from error
     if facts.st_uid not in (0, os.geteuid()):
         raise BackendError(
-            FailureKind.DENIED,
-            f"{program} belongs to uid {facts.st_uid}: let it belong to root or to the agent's user",
+            FailureKind.DENIED, f"{program} belongs to uid {facts.st_uid}: let it belong to root or to the agent's user"
         )
     if stat.S_IMODE(facts.st_mode) & stat.S_IWOTH:
         raise BackendError(FailureKind.DENIED, f"{program} can be written by everybody: chmod o-w {program}")

@@ -41,10 +41,7 @@ def readings_schema() -> dict[str, Any]:
 def _device(struct: dict[str, Any]) -> dict[str, Any]:
     """Return the schema of a device: either readings, at least one, or a failure."""
     some = {"required": ["readings"], "properties": {"readings": {"minItems": 1}, "failure": {"type": "null"}}}
-    none = {
-        "required": ["failure"],
-        "properties": {"readings": {"maxItems": 0}, "failure": {"not": {"type": "null"}}},
-    }
+    none = {"required": ["failure"], "properties": {"readings": {"maxItems": 0}, "failure": {"not": {"type": "null"}}}}
     return {**struct, "oneOf": [some, none]}
 
 

@@ -36,10 +36,7 @@ _VALUE = (
 )
 """The value of a reading: valid JSON, else any text up to its end, with commas, colons and quotes."""
 
-_PIECE = re.compile(
-    rf'{_VALUE}|(?P<other>"(?:[^"\\]|\\.)*+"?)|(?P<bare>[^\s",:{{}}\[\]][^",:{{}}\[\]\n]*)',
-    re.DOTALL,
-)
+_PIECE = re.compile(rf'{_VALUE}|(?P<other>"(?:[^"\\]|\\.)*+"?)|(?P<bare>[^\s",:{{}}\[\]][^",:{{}}\[\]\n]*)', re.DOTALL)
 _CONTROL = re.compile(r"[\x00-\x1f]")
 
 

@@ -18,31 +18,13 @@ from nodevet.checks.backends.driver_errors import Asked
 from nodevet.checks.backends.host.withheld import kept_away
 from nodevet.checks.backends.pci import pci_accelerators
 from nodevet.checks.backends.tree import Tree
-from nodevet.checks.core.model import (
-    Device,
-    Event,
-    FailureKind,
-    Reading,
-    ReadingStatus,
-)
+from nodevet.checks.core.model import Device, Event, FailureKind, Reading, ReadingStatus
 from nodevet.checks.reference.expected_links import expected_links
 from nodevet.checks.topology.matrix import Topology
 
 from .identity import UNNAMED, VIRTUAL_GPU, address_of, from_page, identify, label_of, link_count
 from .items import fast_items, slow_items
-from .nvml import (
-    SUCCESS,
-    Call,
-    Item,
-    Library,
-    Plan,
-    Target,
-    is_evidence,
-    is_unsupported,
-    load,
-    raise_if_gone,
-    refused,
-)
+from .nvml import SUCCESS, Call, Item, Library, Plan, Target, is_evidence, is_unsupported, load, raise_if_gone, refused
 from .topology import read_topology
 from .xids import XidEvents
 

@@ -98,11 +98,7 @@ def devices_sections(
 
 
 def _card(
-    device: Device,
-    snapshot: Snapshot,
-    entries: Sequence[ListedFinding],
-    names: dict[str, str],
-    now: CurrentReadings,
+    device: Device, snapshot: Snapshot, entries: Sequence[ListedFinding], names: dict[str, str], now: CurrentReadings
 ) -> Card:
     verdict = snapshot.device_verdicts.get(device.id, _UNJUDGED)
     own = [(place, entry) for place, entry in enumerate(entries) if entry.finding.device == device.id]

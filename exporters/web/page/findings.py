@@ -136,9 +136,7 @@ def _word(episode: Episode) -> str:
     return said + (": expired" if episode.expired is not None else "")
 
 
-def _grouped(
-    entries: Sequence[ListedFinding],
-) -> tuple[list[tuple[int, ListedFinding]], list[tuple[str, list[int]]]]:
+def _grouped(entries: Sequence[ListedFinding]) -> tuple[list[tuple[int, ListedFinding]], list[tuple[str, list[int]]]]:
     """Return the findings listed one by one, with their indices, and by device the indices that share a line."""
     unjudged: dict[str, list[int]] = {}
     for place, entry in enumerate(entries):
