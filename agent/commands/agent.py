@@ -49,7 +49,8 @@ def run(arguments: argparse.Namespace, *, stands_for_kernel: bool = False, spawn
     *stands_for_kernel* is for a node of fake devices, whose kernel log is a file, and *spawn* for one
     whose probes are scripted: no option or setting reaches them.
     """
-    _keep_rich_out()
+    # structlog imports rich for its console where it can, which takes 5 MiB: it is unimportable in this process.
+    cast("dict[str, ModuleType | None]", sys.modules).setdefault("rich", None)
     from nodevet.agent.config.settings import Configuration
     from nodevet.agent.daemon.loop import Daemon
     from nodevet.agent.daemon.reload import Reread
@@ -138,11 +139,6 @@ class _Watch:
     def close(self) -> None:
         if self._marks is not None:
             self._marks.close()
-
-
-def _keep_rich_out() -> None:
-    """Make rich unimportable in this process: structlog imports it for its console where it can, which takes 5 MiB."""
-    cast("dict[str, ModuleType | None]", sys.modules).setdefault("rich", None)
 
 
 def _be_simulated(arguments: argparse.Namespace, profile: str) -> None:

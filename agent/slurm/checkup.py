@@ -6,6 +6,7 @@ Each item gives the finding, with its value, and the next step. survey.py reads 
 from __future__ import annotations
 
 import re
+import stat
 from collections.abc import Iterator, Mapping
 
 import msgspec
@@ -14,7 +15,7 @@ from nodevet.checks.core.model import Mode
 from nodevet.exporters.statefile.reader import Absent
 
 from .checkup_gpus import gres_types, mapping
-from .facts import CLUSTER, Entry, Facts, Hook, Item, Status, cannot_tell, ok, warning, wrong
+from .facts import CLUSTER, Facts, Hook, Item, Status, cannot_tell, ok, warning, wrong
 
 SCRIPTS = ("gate.sh", "gres.sh", "prolog.sh", "epilog.sh", "healthcheck.sh")
 EXECUTED = ("prolog.sh", "epilog.sh", "healthcheck.sh")
@@ -130,7 +131,7 @@ def _owned(facts: Facts) -> Item:
     open_to_all = [
         f"{entry.path} (mode {entry.mode & 0o7777:04o})"
         for entry in entries
-        if entry.uid is not None and entry.mode & WRITABLE_BY_OTHERS and not _is_sticky(entry)
+        if entry.uid is not None and entry.mode & WRITABLE_BY_OTHERS and not entry.mode & stat.S_ISVTX
     ]
     if foreign or open_to_all:
         says = "; ".join(
@@ -141,10 +142,6 @@ def _owned(facts: Facts) -> Item:
     if missing := _missing(facts):
         return cannot_tell("owner", f"missing: {', '.join(missing)}")
     return ok("owner", "owned by root, writable by root only")
-
-
-def _is_sticky(entry: Entry) -> bool:
-    return bool(entry.mode & 0o1000)
 
 
 def _rehearsed(facts: Facts) -> Item:

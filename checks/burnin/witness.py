@@ -109,7 +109,7 @@ def find_witness(
         steps = (0, *accumulate(terms))
         partial = max(map(abs, steps))
         got = int(bit_view(result)[row, column])
-        want = bits_of(sum(terms), data_type, result.dtype)
+        want = int(_bits(torch.tensor([sum(terms)], dtype=torch.int64), data_type, result.dtype)[0])
         if got == want or partial >> data_type.accumulator_bits:
             continue
         # Over any range of K a device's partial sum is at most the difference between the highest and lowest step.
@@ -129,11 +129,6 @@ def find_witness(
             bad_columns=len(columns),
         )
     return None
-
-
-def bits_of(value: int, data_type: DataType, output: torch.dtype) -> int:
-    """Return the bits of the exact *value* as a result of type *output*, as a signed number of its size."""
-    return int(_bits(torch.tensor([value], dtype=torch.int64), data_type, output)[0])
 
 
 def _bits(exact: Tensor, data_type: DataType, output: torch.dtype) -> Tensor:

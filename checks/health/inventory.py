@@ -7,6 +7,7 @@ no proof of absence: a device is missing only where its collector answered witho
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from functools import partial
 from typing import Annotated
 
 import msgspec
@@ -46,14 +47,13 @@ from nodevet.checks.engine.view import View, device_name, device_names
 from nodevet.checks.reference.limits import from_table
 from nodevet.checks.reference.vendors import vendor_of
 
-EMPTY = Rule(
-    check="inventory",
+_rule = partial(Rule, check="inventory")
+EMPTY = _rule(
     code="inventory.empty",
     fault_class=FaultClass.NODE,
     next_step="wait for the first round; if no device appears, read the agent's log",
 )
-MISSING = Rule(
-    check="inventory",
+MISSING = _rule(
     code="device.missing",
     action=Action.REBOOT,
     clearing=Clearing.HARDWARE_EVENT,
@@ -65,8 +65,7 @@ RENAMED = msgspec.structs.replace(
     next_step="let the command print the former names, or serial, uuid or pci of each device; acknowledge the old name "
     "if this board is in the list under another name",
 )
-LOST = Rule(
-    check="inventory",
+LOST = _rule(
     code="device.lost",
     action=Action.REBOOT,
     clearing=Clearing.HARDWARE_EVENT,
@@ -79,50 +78,40 @@ NOT_GIVEN_BEFORE = msgspec.structs.replace(MISSING, **GIVING)
 MISPLACED = msgspec.structs.replace(
     LOST, action=Action.INSPECT, gates=False, next_step="read the kernel log (journalctl -k) and the agent's log"
 )
-RESET_REQUIRED = Rule(
-    check="inventory",
+RESET_REQUIRED = _rule(
     code="device.reset_required",
     action=Action.DRAIN_RESET,
     clearing=Clearing.HARDWARE_EVENT,
     next_step="drain the node, reset the device, run a burn-in; if the reset fails, reboot the node",
 )
-FAULTY = Rule(
-    check="inventory",
+FAULTY = _rule(
     code="device.faulty",
     action=Action.INSPECT,
     clearing=Clearing.HARDWARE_EVENT,
     next_step="drain the node, have the board, its power cables and its power supply inspected; replace the board if "
     "the fault persists",
 )
-DRIVER_MISSING = Rule(
-    check="inventory", code="driver.missing", fault_class=FaultClass.CONFIGURATION, action=Action.INSPECT
-)
-NO_DEVICES = Rule(
-    check="inventory",
+DRIVER_MISSING = _rule(code="driver.missing", fault_class=FaultClass.CONFIGURATION, action=Action.INSPECT)
+NO_DEVICES = _rule(
     code="driver.no_devices",
     action=Action.REBOOT,
     next_step="the driver is loaded and lists no device: read the kernel log, then reboot the node",
 )
-VERSION_MISMATCH = Rule(
-    check="inventory",
+VERSION_MISMATCH = _rule(
     code="driver.version_mismatch",
     fault_class=FaultClass.CONFIGURATION,
     action=Action.REBOOT,
     next_step="kernel module and library are of different releases: install one release, then reboot the node",
 )
-LISTED_TWICE = Rule(
-    check="inventory",
+LISTED_TWICE = _rule(
     code="inventory.listed_twice",
     outcome=Outcome.WARN,
     fault_class=FaultClass.CONFIGURATION,
     action=Action.INSPECT,
     next_step="let one backend list the device: disable the other one in agent.backends, or remove it from the command",
 )
-WITHHELD = Rule(
-    check="inventory", code="inventory.withheld", outcome=Outcome.WARN, fault_class=FaultClass.CONFIGURATION
-)
-EXCLUDED = Rule(
-    check="inventory",
+WITHHELD = _rule(code="inventory.withheld", outcome=Outcome.WARN, fault_class=FaultClass.CONFIGURATION)
+EXCLUDED = _rule(
     code="inventory.excluded",
     outcome=Outcome.WARN,
     fault_class=FaultClass.CONFIGURATION,
@@ -131,8 +120,7 @@ EXCLUDED = Rule(
 )
 """An administrator may exclude a board by a driver option; the driver reports it, so the board is not lost."""
 HOW_TO_UNDRAIN = "acknowledge the finding, or return the board to service: {}"
-DRAINED = Rule(
-    check="inventory",
+DRAINED = _rule(
     code="inventory.drained",
     outcome=Outcome.WARN,
     fault_class=FaultClass.CONFIGURATION,
@@ -140,8 +128,7 @@ DRAINED = Rule(
     next_step=HOW_TO_UNDRAIN.format("the command of its driver"),
 )
 """A drained board accepts no new process, so its driver does not list it, as if it were lost."""
-OFFLINE = Rule(
-    check="inventory",
+OFFLINE = _rule(
     code="processor.offline",
     outcome=Outcome.WARN,
     fault_class=FaultClass.CONFIGURATION,
@@ -150,8 +137,7 @@ OFFLINE = Rule(
     "have the socket inspected",
 )
 """An administrator may take processors offline; a socket that the kernel no longer knows is missing."""
-COUNT = Rule(
-    check="inventory",
+COUNT = _rule(
     code="inventory.count",
     fault_class=FaultClass.CONFIGURATION,
     action=Action.INSPECT,

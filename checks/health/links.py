@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Annotated
 
 import msgspec
@@ -31,14 +32,13 @@ from nodevet.checks.reference.expected_links import ExpectedLinks, Which, expect
 from nodevet.checks.reference.fabric import SEPARATOR, FabricFault, fault_named
 from nodevet.checks.reference.limits import choose
 
-DOWN = Rule(
-    check="links",
+_rule = partial(Rule, check="links")
+DOWN = _rule(
     code="link.down",
     action=Action.DRAIN_RESET,
     next_step="drain the node and reset the device; if the link stays down, have board and baseboard inspected",
 )
-ALL_DOWN = Rule(
-    check="links",
+ALL_DOWN = _rule(
     code="link.all_down",
     action=Action.DRAIN_RESET,
     next_step="drain the node and reset the device; if links stay down, have board, baseboard and switches inspected",
@@ -66,63 +66,54 @@ MAY_BE_SPLIT = msgspec.structs.replace(
 )
 UNNAMED = msgspec.structs.replace(ALL_DOWN, outcome=Outcome.WARN, action=Action.INSPECT)
 """Of a board that no table knows, which says itself that it is part of a fabric."""
-SWITCH = Rule(
-    check="links",
+SWITCH = _rule(
     code="fabric.switch",
     action=Action.DRAIN_RESET,
     next_step="read the kernel log and the fabric manager log, drain the node, reset devices and switches; if links "
     "stay down, have switches and baseboard inspected",
 )
-FEWER = Rule(
-    check="links",
+FEWER = _rule(
     code="link.fewer",
     outcome=Outcome.WARN,
     action=Action.INSPECT,
     next_step="the missing ports were never up on this node: reset the device; if they stay missing, have it inspected",
 )
-REPLAY = Rule(
-    check="links",
+REPLAY = _rule(
     code="link.replay",
     outcome=Outcome.WARN,
     action=Action.INSPECT,
     next_step="poor link signal: inspect board, connectors and cables",
 )
-RECOVERY = Rule(
-    check="links",
+RECOVERY = _rule(
     code="link.recovery",
     outcome=Outcome.WARN,
     action=Action.INSPECT,
     next_step="the link retrains: inspect board, connectors and cables",
 )
-CRC_RATE = Rule(
-    check="links",
+CRC_RATE = _rule(
     code="link.crc_rate",
     outcome=Outcome.WARN,
     action=Action.INSPECT,
     next_step="poor link signal: inspect board, connectors and cables",
 )
-EFFECTIVE = Rule(
-    check="links",
+EFFECTIVE = _rule(
     code="link.effective",
     outcome=Outcome.WARN,
     action=Action.INSPECT,
     next_step="errors remain after correction: inspect connectors and cables",
 )
-FABRIC_HEALTH = Rule(
-    check="links",
+FABRIC_HEALTH = _rule(
     code="fabric.health",
     action=Action.DRAIN_RESET,
     next_step="read the fabric manager's log, drain the node and reset devices and switches",
 )
-FABRIC_CONFIGURATION = Rule(
-    check="links",
+FABRIC_CONFIGURATION = _rule(
     code="fabric.configuration",
     fault_class=FaultClass.CONFIGURATION,
     action=Action.INSPECT,
     next_step="compare the configuration of the device with that of its fabric; a reset does not help",
 )
-FABRIC = Rule(
-    check="links",
+FABRIC = _rule(
     code="fabric.state",
     fault_class=FaultClass.CONFIGURATION,
     action=Action.INSPECT,
@@ -360,7 +351,8 @@ def _proven(view: View, device: Device, observation: Observation) -> str | None:
     for sibling in view.siblings(device):
         remembered = view.memory.seen.get(sibling.id)
         is_up = view.number(sibling.id, "link_active", observation.part) or (remembered and port in remembered.links_up)
-        if is_up and _leads_to_switch(sibling, port):
+        # Behind a switch every board has its counterpart; a bridge connects only some.
+        if is_up and any(link.port == port and link.peer == "switch" for link in sibling.links):
             return f"the same link of {sibling.pci or sibling.id} is up"
     row = _row(view, device)
     if row is None or row.which in (Which.SOME, Which.ALIKE) or port is None or before >= row.links:
@@ -467,11 +459,6 @@ def _ports_before(view: View, device: Device, port: int | None) -> int:
         if observation.reading.status is not UNSUPPORTED
     ]
     return sum(port is not None and other is not None and other < port for other in parts)
-
-
-def _leads_to_switch(device: Device, port: int | None) -> bool:
-    """Return whether the port leads to a switch: then every board has its counterpart; a bridge connects only some."""
-    return any(link.port == port and link.peer == "switch" for link in device.links)
 
 
 def _errors(asked: Asked, policy: Links) -> Iterator[Finding]:

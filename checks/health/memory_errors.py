@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Annotated
 
 import msgspec
@@ -17,8 +18,8 @@ from nodevet.checks.engine.view import Growth, View
 from nodevet.checks.reference.limits import choose
 from nodevet.checks.reference.vendors import vendor_of
 
-UNCORRECTED = Rule(
-    check="memory-errors",
+_rule = partial(Rule, check="memory-errors")
+UNCORRECTED = _rule(
     code="memory.uncorrected",
     action=Action.DRAIN_RESET,
     clearing=Clearing.HARDWARE_EVENT,
@@ -27,59 +28,50 @@ UNCORRECTED = Rule(
 UNCORRECTED_ON_HOST = msgspec.structs.replace(
     UNCORRECTED, action=Action.INSPECT, next_step="drain the node, find the memory module, replace it, run a burn-in"
 )
-DEFERRED = Rule(
-    check="memory-errors",
+DEFERRED = _rule(
     code="memory.deferred",
     outcome=Outcome.WARN,
     action=Action.RESET_DEVICE,
     next_step="no program used the bad data: reset the device when it is idle, then run a burn-in",
 )
-CORRECTED_RATE = Rule(
-    check="memory-errors",
+CORRECTED_RATE = _rule(
     code="memory.corrected_rate",
     outcome=Outcome.WARN,
     action=Action.WATCH,
     next_step="replace the memory if the rate persists",
 )
-REMAP_FAILED = Rule(
-    check="memory-errors",
+REMAP_FAILED = _rule(
     code="memory.row_remap_failed",
     action=Action.REPLACE,
     clearing=Clearing.REPLACEMENT,
     next_step="its spare rows are used up: have the board replaced",
 )
-REMAP_PENDING = Rule(
-    check="memory-errors",
+REMAP_PENDING = _rule(
     code="memory.row_remap_pending",
     outcome=Outcome.WARN,
     action=Action.RESET_DEVICE,
     next_step="jobs may continue; reset the device when it is idle",
 )
-NO_SPARES = Rule(
-    check="memory-errors",
+NO_SPARES = _rule(
     code="memory.banks_without_spares",
     outcome=Outcome.WARN,
     action=Action.WATCH,
     next_step="the next uncorrected error in these banks cannot be repaired: plan a replacement",
 )
-ECC_DISABLED = Rule(
-    check="memory-errors",
+ECC_DISABLED = _rule(
     code="memory.ecc_disabled",
     outcome=Outcome.WARN,
     fault_class=FaultClass.CONFIGURATION,
     action=Action.INSPECT,  # ECC stays off until an operator enables it: no need to watch it
     next_step="memory errors are not counted: enable ECC and reboot the node",
 )
-SRAM_THRESHOLD = Rule(
-    check="memory-errors",
+SRAM_THRESHOLD = _rule(
     code="memory.sram_threshold",
     action=Action.REPLACE,
     clearing=Clearing.REPLACEMENT,
     next_step="the board qualifies for replacement: have it replaced",
 )
-RECOVERY = Rule(
-    check="memory-errors", code="memory.recovery_action", next_step="carry out the recovery action of the driver"
-)
+RECOVERY = _rule(code="memory.recovery_action", next_step="carry out the recovery action of the driver")
 
 RECOVERY_ACTIONS = {
     "none": Action.NONE,

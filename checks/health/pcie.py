@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import partial
 from typing import Annotated
 
 import msgspec
@@ -16,45 +17,40 @@ from nodevet.checks.engine.reuse import Asked, looked
 from nodevet.checks.engine.view import View
 from nodevet.checks.reference.limits import choose
 
-WIDTH = Rule(
-    check="pcie",
+_rule = partial(Rule, check="pcie")
+WIDTH = _rule(
     code="pcie.width",
     outcome=Outcome.WARN,
     action=Action.INSPECT,
     next_step="reseat the board or riser, clean its contacts, compare with another slot; if slot or virtual machine "
     "has no more lanes, set checks.pcie.lanes",
 )
-GENERATION = Rule(
-    check="pcie",
+GENERATION = _rule(
     code="pcie.generation",
     outcome=Outcome.WARN,
     action=Action.INSPECT,
     next_step="reseat the board or riser, check the slot's setting in the firmware; if the slot supports no more, set "
     "checks.pcie.generation",
 )
-REPLAYS = Rule(
-    check="pcie",
+REPLAYS = _rule(
     code="pcie.replay_rate",
     outcome=Outcome.WARN,
     action=Action.INSPECT,
     next_step="poor signal: reseat the board or riser",
 )
-CORRECTABLE = Rule(
-    check="pcie",
+CORRECTABLE = _rule(
     code="pcie.correctable_rate",
     outcome=Outcome.WARN,
     action=Action.INSPECT,
     next_step="poor signal: reseat the board or riser",
 )
-FATAL = Rule(
-    check="pcie",
+FATAL = _rule(
     code="pcie.fatal",
     action=Action.REBOOT,
     clearing=Clearing.HARDWARE_EVENT,
     next_step="drain the node, reboot it, run a burn-in",
 )
-NONFATAL = Rule(
-    check="pcie",
+NONFATAL = _rule(
     code="pcie.nonfatal",
     outcome=Outcome.WARN,
     action=Action.INSPECT,

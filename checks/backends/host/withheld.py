@@ -48,7 +48,7 @@ def excluded(pages: Mapping[str, str | None]) -> tuple[str, ...]:
     Such a GPU stays bound to the driver, which no longer lists it (nvmlGetExcludedDeviceCount) and reports it on its
     page.
     """
-    return tuple(address for address, page in pages.items() if _is_excluded(page or ""))
+    return tuple(address for address, page in pages.items() if EXCLUDED.search(page or ""))
 
 
 def not_given(
@@ -90,11 +90,6 @@ def kept_away(tree: Tree, boards: Iterable[Device], pages: Mapping[str, str | No
     known = tuple(boards)
     denied = withheld(tree, known, pages, is_denied)
     return frozenset((*denied, *excluded(pages), *not_given(tree, known, pages, is_there)))
-
-
-def _is_excluded(page: str) -> bool:
-    """Return whether the driver's *page* about a GPU reports it as excluded (nv-procfs.c)."""
-    return EXCLUDED.search(page) is not None
 
 
 def _some(nodes: Mapping[str, str | None], is_denied: Callable[[str], bool]) -> tuple[str, ...]:

@@ -17,11 +17,6 @@ BELOW_ONE_SWITCH = 2
 """Path components below the common ancestor of two devices at one switch: its downstream port and the device."""
 
 
-def _network_adapters(root: str) -> list[Path]:
-    """Return the InfiniBand and RoCE adapters under *root*, mlx5_2 before mlx5_10."""
-    return sorted(Path(root, "sys/class/infiniband").glob("*"), key=_natural)
-
-
 def topology(
     devices: Sequence[Device],
     root: str,
@@ -33,7 +28,7 @@ def topology(
 
     *cpu_affinity* lists the processors next to each device.
     """
-    adapters = _network_adapters(root)
+    adapters = sorted(Path(root, "sys/class/infiniband").glob("*"), key=_natural)
     names = tuple(f"NIC{number}" for number in range(len(adapters)))
     return Topology(
         gpus=tuple(f"GPU{row}" for row in range(len(devices))),
