@@ -8,8 +8,8 @@ from __future__ import annotations
 import argparse
 import selectors
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -345,7 +345,8 @@ def _load(
     told: list[tuple[object, ...]] | None = None  # so that a load that is killed leaves no older, better document
     with ExitStack() as stack:
         selector = stack.enter_context(selectors.DefaultSelector())
-        progress = stack.enter_context(_shown())
+        progress = ProgressBar()
+        stack.callback(progress.done)
         running = LoadRun(
             devices, requests, SystemClock(), selector, among=among, spawn=load.spawn, lock=lock, refused=refused
         )
@@ -428,15 +429,6 @@ def _of_load(
         agent=AgentInfo(version=__version__, started=now, interval_seconds=0.0),
     )
     return burn_in_document(snapshot, plan=load.arguments.plan, planned=planned, results=results)
-
-
-@contextmanager
-def _shown() -> Iterator[ProgressBar]:
-    progress = ProgressBar()
-    try:
-        yield progress
-    finally:
-        progress.done()
 
 
 def _show(document: BurnInDocument, *, self_test: bool) -> None:

@@ -68,7 +68,8 @@ class LoadChild:
         self._heard = self._ticked = clock.monotonic()
         self.known: Result | None = None
         """What the workload told of wrong results so far, or None."""
-        self._reason = ""
+        self.detail = ""
+        """Why the child ended, where it did not just stop."""
         self._stopping = False
         self._gave_up = False
         self._stuck = False
@@ -92,11 +93,6 @@ class LoadChild:
     def at_rest(self) -> bool:
         """Return whether the process is gone, or cannot be helped."""
         return self._ended or self._stuck
-
-    @property
-    def detail(self) -> str:
-        """Return why the child ended, where it did not just stop."""
-        return self._reason
 
     @property
     def record(self) -> ChildRecord | None:
@@ -124,13 +120,13 @@ class LoadChild:
         if self.alive:
             self._child.send(burn)
         else:
-            self._result(ResultState.REFUSED, self._reason or "the load was stopped")
+            self._result(ResultState.REFUSED, self.detail or "the load was stopped")
 
     def stop(self, reason: str = "stopped") -> None:
         """Begin to end the load; ``at_rest`` within two seconds if the loop goes on."""
         if not self._ended:
             self._stopping = True
-            self._reason = self._reason or reason
+            self.detail = self.detail or reason
             self._child.finish(STOP, ask=True)
 
     def tick(self) -> None:
@@ -203,17 +199,17 @@ class LoadChild:
     def on_end(self, ended: Exit) -> None:
         """Learn that the process is gone."""
         self._ended = True
-        if not self._reason and (self._job is not None or ended.status):
+        if not self.detail and (self._job is not None or ended.status):
             last = f"; it said last: {said}" if (said := self._child.tail.last) else ""
-            self._reason = f"the load {ended} in: {self._child.call}{last}"
-        elif not self._reason and self.results:
-            self._reason = self.results[-1].detail  # it ended by itself, and said why
+            self.detail = f"the load {ended} in: {self._child.call}{last}"
+        elif not self.detail and self.results:
+            self.detail = self.results[-1].detail  # it ended by itself, and said why
         was_stopped = self._stopping and not self._gave_up
-        self._result(ResultState.INTERRUPTED if was_stopped else ResultState.DIED, self._reason)
+        self._result(ResultState.INTERRUPTED if was_stopped else ResultState.DIED, self.detail)
 
     def _give_up(self, reason: str) -> None:
         if not self._child.ending:
-            self._reason = reason
+            self.detail = reason
             self._gave_up = True
             self._child.finish(PAST_DEADLINE, ask=False)
 
@@ -239,7 +235,7 @@ class LoadChild:
         """Return *result* with all that is known: what was found wrong stays so, however the workload ended."""
         if result.state is ResultState.INTERRUPTED and self._gave_up:
             # It was ended because it hung, which it does not know.
-            result = msgspec.structs.replace(result, state=ResultState.DIED, detail=self._reason)
+            result = msgspec.structs.replace(result, state=ResultState.DIED, detail=self.detail)
         known = self.known
         if known is None or (result.metric("mismatches") or 0) >= (known.metric("mismatches") or 0):
             return result

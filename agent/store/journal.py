@@ -69,11 +69,13 @@ class Journal:
         self._mirror: Mirror | None = None
         self._ended: tuple[Episode, ...] = ()
         self._unkept_ends: dict[Key, tuple[int, Episode]] = {}
-        self._told_ends: tuple[Episode, ...] = ()
+        self.ended: tuple[Episode, ...] = ()
+        """What is over and not on the disk yet; for any thread."""
         self._handed: dict[str, bytes] = {}
         self._has_result = False
         self._told = ""
-        self._bell = -1
+        self.bell = -1
+        """The descriptor that becomes readable when an attempt to write has ended; ``answer`` silences it."""
 
     def __enter__(self) -> Self:
         """Take lock and store.
@@ -102,7 +104,7 @@ class Journal:
                 self._ended = ends(store, self._mirror)
         kept = self._configuration.store
         self._handed = dict(self._memory)
-        self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self.bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._writer = StoreWriter(
             store,
             Retention(rollup_days=kept.rollup_days, count_days=kept.count_days, size_limit_bytes=kept.size_limit_bytes),
@@ -118,7 +120,7 @@ class Journal:
         """Write what waits and let go."""
         self._writer.submit_rollups(self._rollups.finish())
         if self._writer.close(0.4):
-            os.close(self._bell)
+            os.close(self.bell)
         self._lock.release()
 
     def restore_lock(self) -> None:
@@ -173,18 +175,13 @@ class Journal:
         self._notices += [mirror.notice] if mirror is not None and mirror.notice else []
         return mirror
 
-    @property
-    def bell(self) -> int:
-        """Return the descriptor that becomes readable when an attempt to write has ended; ``answer`` silences it."""
-        return self._bell
-
     def answer(self) -> None:
         """Silence the bell."""
         with suppress(BlockingIOError):
-            os.eventfd_read(self._bell)
+            os.eventfd_read(self.bell)
 
     def _ring(self) -> None:
-        os.eventfd_write(self._bell, 1)
+        os.eventfd_write(self.bell, 1)
 
     def keep_round(self, changes: Iterable[Episode], memory: Mapping[str, bytes]) -> int | None:
         """Keep what one round changed, and what a restart needs.
@@ -202,11 +199,6 @@ class Journal:
         self._remember_ends(lasting, ticket)
         return ticket if is_news else None
 
-    @property
-    def ended(self) -> tuple[Episode, ...]:
-        """Return what is over and not on the disk yet; for any thread."""
-        return self._told_ends
-
     def _remember_ends(self, changes: Iterable[Episode], ticket: int) -> None:
         """Remember which of *changes* end an episode until the round of *ticket* is on the disk."""
         ends = {key: end for key, end in self._unkept_ends.items() if self.keeping(end[0]) is not Keeping.KEPT}
@@ -215,7 +207,7 @@ class Journal:
             if episode.state is EpisodeState.CLEARED:  # a word that covers its return is in the mirror too
                 ends[episode.key] = (ticket, episode)
         self._unkept_ends = dict(islice(ends.items(), max(len(ends) - MOST_ENDS, 0), None))
-        self._told_ends = tuple(episode for _, episode in self._unkept_ends.values())
+        self.ended = tuple(episode for _, episode in self._unkept_ends.values())
 
     def keeping(self, ticket: int) -> Keeping:
         """Return whether the round of *ticket* is on the disk."""

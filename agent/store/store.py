@@ -191,8 +191,7 @@ class Store:
 
     def load_memory(self) -> dict[str, bytes]:
         """Return every blob by name."""
-        with translated(self.path):
-            rows = self._connection.execute("SELECT name, value, checksum FROM memory ORDER BY name").fetchall()
+        rows = self._rows("SELECT name, value, checksum FROM memory ORDER BY name")
         broken = [name for name, value, mark in rows if checksum(name, value) != mark]
         if broken:
             self.notices.append(f"{self.path}: memory of {', '.join(map(str, broken))} is damaged and is reset")
@@ -251,11 +250,10 @@ class Store:
 
     def devices_seen(self) -> tuple[SeenDevice, ...]:
         """Return every device that was ever in this node, oldest first."""
-        with translated(self.path):
-            rows = self._connection.execute(
-                """SELECT device, serial, vendor, kind, pci, model, first_seen, last_seen
-                FROM device_seen ORDER BY first_seen, device, serial"""
-            ).fetchall()
+        rows = self._rows(
+            """SELECT device, serial, vendor, kind, pci, model, first_seen, last_seen
+            FROM device_seen ORDER BY first_seen, device, serial"""
+        )
         return tuple(SeenDevice(row[0], row[1] or None, *row[2:]) for row in rows)
 
     def append_rollups(self, rollups: Sequence[Rollup]) -> None:
@@ -275,22 +273,19 @@ class Store:
 
     def rollups(self, device: str, quantity: str, since_minute: int = 0) -> tuple[Rollup, ...]:
         """Return the minutes of one quantity of *device*, all parts, oldest first."""
-        with translated(self.path):
-            rows = self._connection.execute(
-                """SELECT minute, device, quantity, part, minimum, mean, maximum, count
-                FROM rollup JOIN series ON series.id = rollup.series
-                WHERE device = ? AND quantity = ? AND minute >= ? ORDER BY minute, part""",
-                (device, quantity, since_minute),
-            ).fetchall()
+        rows = self._rows(
+            """SELECT minute, device, quantity, part, minimum, mean, maximum, count
+            FROM rollup JOIN series ON series.id = rollup.series
+            WHERE device = ? AND quantity = ? AND minute >= ? ORDER BY minute, part""",
+            (device, quantity, since_minute),
+        )
         return tuple(Rollup(*row) for row in rows)
 
     def size_bytes(self) -> int:
         """Return the bytes in use: pages that hold something, without those that wait for reuse."""
-        with translated(self.path):
-            pages, free, size = (
-                self._connection.execute(f"PRAGMA {name}").fetchone()[0]
-                for name in ("page_count", "freelist_count", "page_size")
-            )
+        pages, free, size = (
+            self._rows(f"PRAGMA {name}")[0][0] for name in ("page_count", "freelist_count", "page_size")
+        )
         return int((pages - free) * size)
 
     def prune(
@@ -323,8 +318,7 @@ class Store:
             if gives_way():
                 break
         if dropped:
-            with translated(self.path):
-                self._connection.execute(f"PRAGMA incremental_vacuum({_VACUUM_PAGES})").fetchall()
+            self._rows(f"PRAGMA incremental_vacuum({_VACUUM_PAGES})")
             self._written = condition_of_files(self.path)
         return True
 
@@ -362,10 +356,7 @@ class Store:
             with self._transaction() as run:
                 for name in {row[0] for row in run("SELECT name FROM memory")} - self._remembered.keys():
                     run("DELETE FROM memory WHERE name = ?", (name,))
-        with translated(self.path):
-            rows = self._connection.execute(
-                "SELECT code, device, part, payload, number, checksum FROM state"
-            ).fetchall()
+        rows = self._rows("SELECT code, device, part, payload, number, checksum FROM state")
         found = [self._state_row(row) for row in rows]
         if None in found:
             self.notices.append(
@@ -382,39 +373,31 @@ class Store:
         episode = verified_episode(row[3], mark, *columns)
         if episode is None:
             return None
-        query = f"SELECT id, {ROW}, checksum FROM journal WHERE id = ?"  # noqa: S608
-        with translated(self.path):
-            found = self._connection.execute(query, (row[4],)).fetchone()
-        last = whole_row(found) if found else None
+        found = self._rows(f"SELECT id, {ROW}, checksum FROM journal WHERE id = ?", (row[4],))  # noqa: S608
+        last = whole_row(found[0]) if found else None
         when, count = (last.time, last.episode.count) if last else (None, 0)
         return Last(episode, zlib.crc32(row[3]), nature_of(episode), row[4], when, count)
 
     def _journal_rows(self, tail: str, values: tuple[Any, ...]) -> tuple[HistoryRow, ...]:
-        with translated(self.path):
-            # The text of the statement is ours; every value is bound.
-            rows = self._connection.execute(f"SELECT id, {ROW}, checksum FROM journal {tail}", values).fetchall()  # noqa: S608
+        rows = self._rows(f"SELECT id, {ROW}, checksum FROM journal {tail}", values)  # noqa: S608
         found = {row[0]: whole_row(row) for row in rows}
         self.left_out |= {number for number, row in found.items() if row is None}
         return tuple(row for row in found.values() if row is not None)
 
     def _result_rows(self, tail: str, values: tuple[Any, ...]) -> tuple[Result, ...]:
-        with translated(self.path):
-            query = f"SELECT workload, payload, checksum FROM results {tail}"  # noqa: S608
-            rows = self._connection.execute(query, values).fetchall()
+        rows = self._rows(f"SELECT workload, payload, checksum FROM results {tail}", values)  # noqa: S608
         return tuple(found for row in rows if (found := whole_result(row)) is not None)
 
     # What the tender needs.
 
     def newest_row(self) -> int:
         """Return the number of the newest row of the journal, or 0."""
-        with translated(self.path):
-            return int(self._connection.execute("SELECT coalesce(max(id), 0) FROM journal").fetchone()[0])
+        return int(self._rows("SELECT coalesce(max(id), 0) FROM journal")[0][0])
 
     def raw_rows(self, after: int, limit: int) -> list[tuple[Any, ...]]:
         """Return up to *limit* rows of the journal behind number *after*: kind, number, columns, checksum."""
         query = f"SELECT kind, id, {ROW}, checksum FROM journal WHERE id > ? ORDER BY id LIMIT ?"  # noqa: S608
-        with translated(self.path):
-            return self._connection.execute(query, (after, limit)).fetchall()
+        return self._rows(query, (after, limit))
 
     def note_rows(self, kinds: Mapping[int, str], damaged: Sequence[int]) -> int:
         """Write the *kinds* of rows by number, and which are *damaged*; return how many of these are news."""
@@ -456,12 +439,16 @@ class Store:
         """Return the rows of a *statement* that may take long, or None where it was *interrupted*."""
         self._connection.set_progress_handler(interrupted, _INSTRUCTIONS)
         try:
-            with translated(self.path):
-                return self._connection.execute(statement).fetchall()
+            return self._rows(statement)
         except InterruptedStatementError:
             return None
         finally:
             self._connection.set_progress_handler(None, 0)
+
+    def _rows(self, query: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+        # The text of the statement is ours; every value is bound.
+        with translated(self.path):
+            return self._connection.execute(query, values).fetchall()
 
     @contextmanager
     def _transaction(self, *, durable: bool = True) -> Iterator[Callable[..., sqlite3.Cursor]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 import msgspec
 
@@ -48,7 +48,8 @@ class Counters:
             self._keep((entry.device, entry.quantity, entry.part), entry)
         self._hours = Hours(hourly)
         self._times = {(device, group): moment for device, group, moment in times}
-        self._growth: dict[Key, Growth] = {}
+        self.growth: dict[Key, Growth] = {}
+        """The growth of each counter between its last two samples."""
 
     @property
     def kept(self) -> tuple[Counter, ...]:
@@ -64,11 +65,6 @@ class Counters:
     def times(self) -> tuple[tuple[str, str, Instant], ...]:
         """Return the last read time of each group of each device: device, group, time."""
         return tuple((*key, moment) for key, moment in self._times.items())
-
-    @property
-    def growth(self) -> Mapping[Key, Growth]:
-        """Return the growth of each counter between its last two samples."""
-        return self._growth
 
     def last_time(self, sample: Sample) -> Instant | None:
         """Return the time of the previous sample of the group of *sample*; None if there was none."""
@@ -113,9 +109,9 @@ class Counters:
             since = before.time if before.interrupted else self.last_time(sample) or before.time
             seconds = sample.time.seconds_since(since)
             if seconds is not None and seconds > 0 and value >= before.value:
-                self._growth[key] = Growth(value - before.value, seconds, sample.time, within_hour)
+                self.growth[key] = Growth(value - before.value, seconds, sample.time, within_hour)
             elif seconds is None or value < before.value:
-                self._growth.pop(key, None)
+                self.growth.pop(key, None)
             else:
                 return
         is_same = before is not None and before.value == value and before.time.boot_id == sample.time.boot_id

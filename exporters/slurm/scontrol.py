@@ -9,7 +9,9 @@ from __future__ import annotations
 import math
 import os
 import re
+from collections.abc import Callable
 from threading import Event
+from typing import TypeVar
 
 from nodevet.checks.core.errors import NodevetError
 from nodevet.checks.system.process import RunError, RunFailure, Runner
@@ -35,6 +37,8 @@ NOT_STARTED = (126, 127)
 
 _NOT_STARTED = re.compile(r"(exec: )?(line )?[01]: ")
 """Prefix of the shell's own error message; the line number is that of ``exec``, not of a script of the site."""
+
+Parsed = TypeVar("Parsed")
 
 _DENIALS = ("invalid user id", "permission denied", "access denied")
 
@@ -71,39 +75,30 @@ class Scontrol:
 
     def read(self, name: str) -> NodeState:
         """Return node *name*. Raises SlurmError."""
-        text = self._ask("show", "node", name)
-        try:
-            return parse_node(text, name)
-        except ScontrolOutputError as error:
-            raise SlurmError(Why.READ_UNPARSABLE, f"scontrol show node {name}: not understood: {error}") from error
+        return self._shown(lambda text: parse_node(text, name), "node", name)
 
     def read_all(self) -> tuple[NodeState, ...]:
         """Return every node of the cluster. Raises SlurmError."""
-        text = self._ask("show", "nodes")
-        try:
-            return parse_nodes(text)
-        except ScontrolOutputError as error:
-            raise SlurmError(Why.READ_UNPARSABLE, f"scontrol show nodes: not understood: {error}") from error
+        return self._shown(parse_nodes, "nodes")
 
     def show(self, *words: str) -> str:
         """Return the output of ``scontrol show`` with *words*, such as ``config``. Raises SlurmError."""
-        return self._ask("show", *words)
+        words = ("show", *words)
+        text = self._run(words, Why.READ_FAILED, Why.READ_TIMEOUT)
+        if not text.strip():
+            raise SlurmError(Why.READ_EMPTY, f"scontrol {' '.join(words)}: printed nothing")
+        if not text.endswith("\n"):
+            # The missing rest may contain closed nodes.
+            raise SlurmError(Why.READ_UNPARSABLE, f"scontrol {' '.join(words)}: its last line is cut off")
+        return text
 
     def size(self) -> int:
         """Return the approximate number of nodes, at a fraction of the cost of reading them. Raises SlurmError."""
-        text = self._ask("show", "partitions")
-        try:
-            return parse_size(text)
-        except ScontrolOutputError as error:
-            raise SlurmError(Why.READ_UNPARSABLE, f"scontrol show partitions: not understood: {error}") from error
+        return self._shown(parse_size, "partitions")
 
     def started(self) -> str:
         """Return the start time of slurmctld, as printed by SLURM. Raises SlurmError."""
-        text = self._ask("show", "config")
-        try:
-            return parse_started(text)
-        except ScontrolOutputError as error:
-            raise SlurmError(Why.READ_UNPARSABLE, f"scontrol show config: not understood: {error}") from error
+        return self._shown(parse_started, "config")
 
     def drain(self, name: str, reason: str, field: str = "", text: str = "") -> None:
         """Drain node *name* with *reason*, and write *text* into its *field* in the same step. Raises SlurmError."""
@@ -121,14 +116,14 @@ class Scontrol:
         """Stop the running call and refuse all others."""
         self._given_up.set()
 
-    def _ask(self, *words: str) -> str:
-        text = self._run(words, Why.READ_FAILED, Why.READ_TIMEOUT)
-        if not text.strip():
-            raise SlurmError(Why.READ_EMPTY, f"scontrol {' '.join(words)}: printed nothing")
-        if not text.endswith("\n"):
-            # The missing rest may contain closed nodes.
-            raise SlurmError(Why.READ_UNPARSABLE, f"scontrol {' '.join(words)}: its last line is cut off")
-        return text
+    def _shown(self, parse: Callable[[str], Parsed], *words: str) -> Parsed:
+        text = self.show(*words)
+        try:
+            return parse(text)
+        except ScontrolOutputError as error:
+            raise SlurmError(
+                Why.READ_UNPARSABLE, f"scontrol show {' '.join(words)}: not understood: {error}"
+            ) from error
 
     def _tell(self, name: str, *words: str) -> None:
         self._run(("update", f"NodeName={name}", *words), Why.WRITE_FAILED, Why.WRITE_TIMEOUT)
