@@ -29,9 +29,10 @@ from nodevet.agent.cli import main
 from nodevet.agent.commands import burn_in, check, history, report
 from nodevet.agent.config.load import load_configuration
 from nodevet.agent.load import alone
-from nodevet.agent.load.history import FOUND_AGAIN_SECONDS, FoundAlone
+from nodevet.agent.load.history import found_alone
 from nodevet.agent.load.output import OutputFile
 from nodevet.agent.load.run import Spawn
+from nodevet.agent.load.wrong import FOUND_AGAIN_SECONDS
 from nodevet.agent.once.run import look
 from nodevet.agent.slurm.memory import MEMORY_NAME, Kept, pack, save_memory
 from nodevet.agent.store.opening import DATABASE_NAME, open_store, read_store
@@ -591,7 +592,7 @@ def test_a_wrong_result_that_cannot_be_kept_is_kept_when_it_can(tmp_path: Path) 
         dtype="fp32",
         metrics=(Metric("mismatches", 3, "count"),),
     )
-    found = FoundAlone(settings, lambda result: result, said.append, clock=lambda: moment[0]).found
+    found = found_alone(settings, lambda result: result, said.append, clock=lambda: moment[0]).found
     found((known,))
     folder.unlink()
     found((known,))

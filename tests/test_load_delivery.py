@@ -27,8 +27,9 @@ from fakes.scripted_burn_in import run as run_scripted
 from nodevet.agent.control.client import AgentRefused, Session, ask
 from nodevet.agent.control.server import SOCKET_NAME
 from nodevet.agent.load.claims import LoadLock
-from nodevet.agent.load.delivery import FOUND_AGAIN_SECONDS, Delivery
 from nodevet.agent.load.delivery import PATIENCE_SECONDS as PATIENCE_OF_DELIVERY_SECONDS
+from nodevet.agent.load.delivery import Delivery
+from nodevet.agent.load.wrong import FOUND_AGAIN_SECONDS
 from nodevet.agent.store.opening import DATABASE_NAME, read_store
 from nodevet.agent.terminal.output import tell
 from nodevet.checks.core.clock import SystemClock

@@ -25,7 +25,7 @@ from nodevet.agent.daemon.verbs import LONGEST_LEASE_SECONDS
 from nodevet.agent.load.alone import LoadAlone
 from nodevet.agent.load.claims import Claims, ClaimsSeen, LoadLock
 from nodevet.agent.load.delivery import PATIENCE_SECONDS, Delivery
-from nodevet.agent.load.history import FoundAlone, History, keep_unjudged, memory_before
+from nodevet.agent.load.history import History, found_alone, keep_unjudged, memory_before
 from nodevet.agent.load.late import LateDevices
 from nodevet.agent.load.lease import busy_reason, load_targets
 from nodevet.agent.load.output import OutputFile
@@ -248,7 +248,7 @@ def _alone(load: Load) -> None:
             # Nobody reads the devices meanwhile: only what a device cannot tell is known of its conditions.
             return LoadRecorder().stamped(result, before.samples)
 
-        found = FoundAlone(settings, stamped, _complain).found
+        found = found_alone(settings, stamped, _complain).found
         with undisturbed():
             with LoadAlone(load.runtime, before, say=_complain, writer=_writer_before(load)) as alone:
                 results = _load(load, devices, alone.lock, alone.look, among=before.devices, busy=busy, found=found)
@@ -339,6 +339,7 @@ def _load(
     if not any(compute_kind(device) for device in devices):
         raise BusyError("burn-in: no device of this node can run a workload; `nodevet devices` lists the devices")
     requests = {device.id: _requests(load.arguments, device) for device in devices}
+    planned = [Planned(request.device, request.dtype, request.asked) for each in requests.values() for request in each]
     refused = {device.id: "no workload exists for it" for device in devices if not compute_kind(device)} | dict(
         busy or {}
     )
@@ -364,7 +365,8 @@ def _load(
             if known != told:
                 told = known
                 if load.output is not None:
-                    load.output.write(encode(_so_far(load, devices, requests, running.so_far)))
+                    so_far = _of_load(load, devices, planned, running.so_far, "the burn-in has not finished")
+                    load.output.write(encode(so_far))
     return running.results
 
 
@@ -392,17 +394,6 @@ def _requests_of_kind(
         pci_device_id=pci_device_id,
         shape=arguments.shape,
     )
-
-
-def _so_far(
-    load: Load,
-    devices: tuple[Device, ...],
-    requests: Mapping[str, tuple[GemmRequest, ...]],
-    results: tuple[Result, ...],
-) -> BurnInDocument:
-    """Return the document of a burn-in that still runs."""
-    planned = [Planned(request.device, request.dtype, request.asked) for each in requests.values() for request in each]
-    return _of_load(load, devices, planned, results, "the burn-in has not finished")
 
 
 def _of_load(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Container, Iterable, Iterator, Sequence
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -110,8 +111,7 @@ class _Load(msgspec.Struct, frozen=True):
 
 def _rows(path: Path, arguments: argparse.Namespace) -> tuple[tuple[HistoryRow, ...], tuple[_Load, ...], int]:
     """Return changes, newest first, burn-ins, oldest first, and the number of damaged rows, which are left out."""
-    store = read_store(path)
-    try:
+    with closing(read_store(path)) as store:
         seen = store.devices_seen()
         devices = _device_ids(arguments.device, seen, _inventory(store)) if arguments.device else None
         rows = store.history(devices=devices, serial=arguments.serial, limit=arguments.limit)
@@ -119,8 +119,6 @@ def _rows(path: Path, arguments: argparse.Namespace) -> tuple[tuple[HistoryRow, 
         wanted = [chosen for chosen in (devices, serials if arguments.serial else None) if chosen is not None]
         loads = _by_load(tuple(reversed(store.results(limit=RESULTS_AT_MOST))))
         return rows, tuple(_narrowed(loads, wanted)), len(store.left_out)
-    finally:
-        store.close()
 
 
 def _device_ids(name: str, seen: tuple[SeenDevice, ...], known: tuple[Device, ...]) -> tuple[str, ...]:

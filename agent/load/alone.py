@@ -15,7 +15,7 @@ import msgspec
 
 from nodevet.agent.store.publisher import STATE_NAME
 from nodevet.checks.core.clock import Clock, SystemClock
-from nodevet.checks.core.errors import BusyError, StoreError
+from nodevet.checks.core.errors import BusyError
 from nodevet.checks.core.model import NODE, Snapshot, State, Verdict
 from nodevet.checks.core.scheduler import WriterStatus
 from nodevet.checks.engine.modes import gating, named
@@ -70,7 +70,7 @@ class LoadAlone:
     def __exit__(self, *_raised: object) -> None:
         """Say ``idle`` once every process of the load is gone; where one cannot be ended the state expires."""
         deadline = self._clock.monotonic() + GONE_SECONDS
-        while not self._is_gone():
+        while self.lock.is_held():
             if self._clock.monotonic() >= deadline:
                 return
             time.sleep(POLL_SECONDS)
@@ -83,13 +83,6 @@ class LoadAlone:
         if self._clock.monotonic() - self._told >= TTL_SECONDS - GONE_SECONDS:
             return ClaimsSeen(failure=f"no prolog can notice the load: {self._trouble}")
         return self._claims.look()
-
-    def _is_gone(self) -> bool:
-        """Return whether no process of the load lives; what cannot be told is no reason to call the node idle."""
-        try:
-            return not self.lock.is_held()
-        except StoreError:
-            return False
 
     def _try_to_tell(self, *, probing: bool) -> None:
         try:

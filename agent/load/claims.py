@@ -129,7 +129,10 @@ class LoadLock:
 
         Raises BusyError while a process of another load lives, StoreError where the file cannot be opened.
         """
-        descriptor = self._open()
+        try:
+            descriptor = open_lock_file(self._path)
+        except OSError as error:
+            raise StoreError(f"{self._path}: cannot be opened ({error.strerror}): check its directory") from error
         try:
             fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _WHOLE_FILE)
         except OSError as error:
@@ -138,24 +141,16 @@ class LoadLock:
         return descriptor
 
     def is_held(self) -> bool:
-        """Return whether a process of a load lives. Raises StoreError where that cannot be told."""
-        if not self._path.exists():
-            return False  # no load ever ran
-        descriptor = self._open()
+        """Return whether a process of a load lives; what cannot be told is no reason to call the node idle."""
         try:
-            # Asked, not tried: who looks must not stand in the way of who starts a load in that moment.
-            found = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, _WHOLE_FILE)
-        except OSError as error:
-            raise StoreError(f"{self._path}: cannot be asked for its lock ({error.strerror})") from error
-        finally:
-            os.close(descriptor)
+            if not self._path.exists():
+                return False  # no load ever ran
+            with os.fdopen(open_lock_file(self._path), "rb") as file:
+                # Asked, not tried: who looks must not stand in the way of who starts a load in that moment.
+                found = fcntl.fcntl(file, fcntl.F_OFD_GETLK, _WHOLE_FILE)
+        except OSError:
+            return True
         return bool(_LOCK.unpack(found)[0] != fcntl.F_UNLCK)
-
-    def _open(self) -> int:
-        try:
-            return open_lock_file(self._path)
-        except OSError as error:
-            raise StoreError(f"{self._path}: cannot be opened ({error.strerror}): check its directory") from error
 
 
 def _has_words(entry: os.DirEntry[str]) -> bool:

@@ -17,16 +17,13 @@ from nodevet.agent.control.client import AgentAbsent, AgentRefused, AgentSilent,
 from nodevet.checks.core.model import Result
 from nodevet.exporters.documents.types import BurnInDocument
 
-from .wrong import UntoldWrong
+from .wrong import WrongTelling
 
 PATIENCE_SECONDS = 20.0
 """How long an agent may take to come back, or to end a probe of its own."""
 
 FOUND_SECONDS = 3.0
 """How long the loop of a load may wait for the agent to take a wrong result."""
-
-FOUND_AGAIN_SECONDS = 10.0
-"""When an agent that did not take a wrong result is told again."""
 
 AGAIN_SECONDS = 0.5
 ANSWER_SECONDS = 20.0
@@ -66,29 +63,18 @@ class Delivery:
         self._clock = clock
         self._also = also
         self._added: tuple[Result, ...] | None = None
-        self._untold = UntoldWrong()
-        self._again_at = float("-inf")
-        self._said = ""
+        self.found = WrongTelling(self._tell_wrong, say, clock).found
+        """Tells the agent of those of the known results that are wrong."""
         self._hurried_until: float | None = None
 
-    def found(self, known: tuple[Result, ...]) -> None:
-        """Tell the agent of those of *known* that are wrong: the node is unfit now, not in some hours.
-
-        Each is told until the agent has taken it, which may be restarted meanwhile.
-        """
-        fresh = self._untold.of(known)
-        if not fresh or self._clock() < self._again_at:
-            return
+    def _tell_wrong(self, fresh: tuple[Result, ...]) -> str:
+        """Tell the agent of *fresh*, which may be restarted meanwhile; return why it does not take them."""
         try:
             with Session(self._socket, timeout_seconds=FOUND_SECONDS) as session:
                 session.ask("result", results=msgspec.to_builtins(fresh), plan=self._plan, ended=False)
         except (AgentAbsent, AgentSilent, AgentRefused) as error:
-            self._again_at = self._clock() + FOUND_AGAIN_SECONDS
-            if str(error) != self._said:
-                self._said = str(error)
-                self._say(f"a wrong result was found, and the agent has not accepted it yet: {error}")
-            return
-        self._untold.told(fresh)
+            return f"the agent has not accepted it yet: {error}"
+        return ""
 
     def ended(
         self, results: tuple[Result, ...], session: Session, signals: Callable[[], int] = lambda: 0

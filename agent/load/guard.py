@@ -12,7 +12,6 @@ import msgspec
 
 from nodevet.agent.services.protocol import Service
 from nodevet.checks.core.clock import Clock
-from nodevet.checks.core.errors import StoreError
 from nodevet.checks.core.model import AgentInfo, Snapshot
 
 from .claims import Claims, LoadLock
@@ -60,7 +59,7 @@ class LoadGuard(Service):
         if self.leases.current is not None:
             self._left_over = True
         elif self._left_over:
-            self._left_over = self.has_processes()
+            self._left_over = self.lock.is_held()
         return self._left_over
 
     @property
@@ -74,7 +73,7 @@ class LoadGuard(Service):
         reason = self.claims.look().reason
         if reason:
             return reason
-        if self.leases.current is None and self.has_processes():
+        if self.leases.current is None and self.lock.is_held():
             return "a process of the previous load still runs"
         if self.leases.take(holder, pid, devices, seconds) is None:
             current = self.leases.current
@@ -123,10 +122,3 @@ class LoadGuard(Service):
         return msgspec.structs.replace(
             info, probing=self.probing, jobs=claims.count, oldest_job_seconds=claims.oldest_seconds
         )
-
-    def has_processes(self) -> bool:
-        """Return whether a process of a load lives; what cannot be told is no reason to call the node idle."""
-        try:
-            return self.lock.is_held()
-        except StoreError:
-            return True

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -24,13 +25,10 @@ from nodevet.checks.core.recall import recalled
 from nodevet.checks.engine.episodes import Ledger, Settled
 from nodevet.checks.engine.retest import LatestResults
 
-from .wrong import UntoldWrong
+from .wrong import WrongTelling
 
 CHECK = "burn-in"
 PROOF = "passed re-test"
-
-FOUND_AGAIN_SECONDS = 10.0
-"""When a wrong result that could not be kept is kept again."""
 
 
 class History:
@@ -94,38 +92,22 @@ class History:
         )
 
 
-class FoundAlone:
-    """Keeps each wrong result as soon as it is found: a load without an agent may be killed before it is judged."""
+def found_alone(
+    configuration: Configuration,
+    stamp: Callable[[Result], Result],
+    say: Callable[[str], None],
+    clock: Callable[[], float] = time.monotonic,
+) -> WrongTelling:
+    """Return how each wrong result is kept as soon as it is found: a load alone may be killed before it is judged.
 
-    def __init__(
-        self,
-        configuration: Configuration,
-        stamp: Callable[[Result], Result],
-        say: Callable[[str], None],
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """Keep what *stamp* makes of each; *say* takes a line about what goes wrong."""
-        self._configuration = configuration
-        self._stamp = stamp
-        self._say = say
-        self._clock = clock
-        self._untold = UntoldWrong()
-        self._again_at = float("-inf")
-        self._said = ""
+    What *stamp* makes of each is kept; *say* takes a line about what goes wrong.
+    """
 
-    def found(self, known: Sequence[Result]) -> None:
-        """Keep those of *known* that are wrong and not kept yet."""
-        fresh = self._untold.of(known)
-        if not fresh or self._clock() < self._again_at:
-            return
-        trouble = keep_unjudged(self._configuration, tuple(map(self._stamp, fresh)))
-        if not trouble:
-            self._untold.told(fresh)
-            return
-        self._again_at = self._clock() + FOUND_AGAIN_SECONDS
-        if trouble != self._said:
-            self._said = trouble
-            self._say(f"a wrong result was found, and it is not in the history yet: {trouble}")
+    def keep(fresh: tuple[Result, ...]) -> str:
+        trouble = keep_unjudged(configuration, tuple(map(stamp, fresh)))
+        return trouble and f"it is not in the history yet: {trouble}"
+
+    return WrongTelling(keep, say, clock)
 
 
 def keep_unjudged(configuration: Configuration, results: Sequence[Result]) -> str:
@@ -151,12 +133,9 @@ def keep_unjudged(configuration: Configuration, results: Sequence[Result]) -> st
 def memory_before(configuration: Configuration) -> Mapping[str, bytes]:
     """Return what the agent before had kept in the store; nothing where that cannot be read."""
     try:
-        store = read_store(Path(configuration.agent.state_dir) / DATABASE_NAME)
-        try:
+        with closing(read_store(Path(configuration.agent.state_dir) / DATABASE_NAME)) as store:
             memory = store.load_memory()
             return memory if is_of(memory, this_machine(Path(configuration.agent.root))) else {}
-        finally:
-            store.close()
     except (StoreError, BusyError):
         return {}
 
@@ -165,11 +144,9 @@ def _written(configuration: Configuration, write: Callable[[Store], None]) -> st
     """Have *write* done to the store; return why that cannot be done, or an empty string."""
     try:
         machine = this_machine(Path(configuration.agent.root))
-        store = open_of_machine(Path(configuration.agent.state_dir) / DATABASE_NAME, machine, open_store).store
-        try:
+        opened = open_of_machine(Path(configuration.agent.state_dir) / DATABASE_NAME, machine, open_store)
+        with closing(opened.store) as store:
             write(store)
-        finally:
-            store.close()
     except (StoreError, BusyError, msgspec.MsgspecError) as error:
         return str(error)
     return ""

@@ -224,7 +224,7 @@ class Prober:
 
     def _leave(self, ended: Instant, snapshot: Snapshot | None) -> None:
         """Give the lease back once no process of the probe is left and its memory is seen free."""
-        if self._guard.has_processes():
+        if self._guard.lock.is_held():
             return
         waited_ns = self._clock.instant().boottime_ns - ended.boottime_ns
         if snapshot is None or waited_ns >= MEMORY_SECONDS * 1e9 or _memory_is_free(snapshot, ended):

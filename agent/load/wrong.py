@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -34,6 +34,10 @@ def _grown(metric: Metric, now: object) -> Metric:
     return msgspec.structs.replace(metric, value=now) if is_more and metric.name in GROWING else metric
 
 
+FOUND_AGAIN_SECONDS = 10.0
+"""When a wrong result that was not taken is told again."""
+
+
 class UntoldWrong:
     """Picks the wrong results of one load that were not told yet, or when they were one of far fewer products."""
 
@@ -56,3 +60,32 @@ class UntoldWrong:
     def _is_untold(self, result: Result) -> bool:
         told = self._told.get((result.devices, result.dtype))
         return told is None or (result.metric(COMPARED) or 0) > TOLD_AGAIN * told
+
+
+class WrongTelling:
+    """Tells each wrong result of one load as soon as it is known, until it is taken."""
+
+    def __init__(
+        self, tell: Callable[[tuple[Result, ...]], str], say: Callable[[str], None], clock: Callable[[], float]
+    ) -> None:
+        """Tell by *tell*, which returns why results are not taken, or an empty string; *say* takes that line."""
+        self._tell = tell
+        self._say = say
+        self._clock = clock
+        self._untold = UntoldWrong()
+        self._again_at = -math.inf
+        self._said = ""
+
+    def found(self, known: Iterable[Result]) -> None:
+        """Tell those of *known* that are wrong: the node is unfit now, not in some hours."""
+        fresh = self._untold.of(known)
+        if not fresh or self._clock() < self._again_at:
+            return
+        trouble = self._tell(fresh)
+        if not trouble:
+            self._untold.told(fresh)
+            return
+        self._again_at = self._clock() + FOUND_AGAIN_SECONDS
+        if trouble != self._said:
+            self._said = trouble
+            self._say(f"a wrong result was found, and {trouble}")

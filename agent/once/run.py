@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import selectors
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -217,16 +217,12 @@ def _memory(
     try:
         if not path.exists():
             return {}, ()
-        store = read_store(path)
-        try:
+        with closing(read_store(path)) as store:
             memory = store.load_memory()
             if not is_of(memory, machine):
-                return {}, (
-                    f"the history is ignored: {path} is from another machine: start the agent, which moves it aside",
-                )
+                other = f"the history is ignored: {path} is from another machine: start the agent, which moves it aside"
+                return {}, (other,)
             ended += ends(store, mirror)
-        finally:
-            store.close()
     except DamagedError as error:
         return {}, (f"the history is ignored: {error}: start the agent, which moves it aside",)
     except (StoreError, BusyError, OSError) as error:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -237,13 +237,8 @@ class Journal:
 def _as_it_lies(path: Path, machine: Machine) -> tuple[dict[str, bytes], tuple[Episode, ...]]:
     """Return memory and open episodes of a database of *machine* that can be read but not written, or nothing."""
     try:
-        store = read_store(path, or_newer=True)
+        with closing(read_store(path, or_newer=True)) as store:
+            memory = store.load_memory()
+            return (memory, store.episodes_at_rest()) if is_of(memory, machine) else ({}, ())
     except (StoreError, BusyError):
         return {}, ()
-    try:
-        memory = store.load_memory()
-        return (memory, store.episodes_at_rest()) if is_of(memory, machine) else ({}, ())
-    except (StoreError, BusyError):
-        return {}, ()
-    finally:
-        store.close()

@@ -11,6 +11,7 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from typing import Protocol
 
 import msgspec
@@ -79,11 +80,9 @@ def main(arguments: Sequence[str]) -> int:
 def _read(name: str, root: str) -> Topology:
     module = importlib.import_module(f"nodevet.checks.backends.{name}.backend")
     backend: ConnectedBackend = module.open_backend(_Context(root))
-    try:
+    with closing(backend):
         backend.devices()
         return backend.topology()
-    finally:
-        backend.close()
 
 
 if __name__ == "__main__":

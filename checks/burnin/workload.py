@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
 import msgspec
@@ -27,7 +28,7 @@ from .multiply import Multiplication, choose_multiplication
 from .operands import OperandSet, build_sets, make_sets
 from .peak import theoretical_peak
 from .plan import WORKLOAD, GemmRequest, planned_shape
-from .ring import Checking, Product, Ring, checking_for
+from .ring import Product, Ring, checking_for
 from .selftest import Planting, Stage, self_test
 from .stops import Stops
 from .witness import Witness
@@ -249,7 +250,8 @@ def _carry_out(run: Run, control: Control, device: ComputeDevice, choose: Choose
     slots = [torch.zeros(m, n, dtype=multiplication.output, device=device.torch_device) for _ in range(layout.slots)]
     checking = checking_for(device.kind, request.dtype)
     run.conditions["checking"] = checking.value
-    make_ring = _ring_maker(multiplication, sets, goldens, slots, layout, request.seed, checking)
+    make_ring = partial(Ring, multiplication.run, sets, goldens, slots)
+    make_ring = partial(make_ring, lag=layout.lag, seed=request.seed, checking=checking)
 
     def take(ring: Ring, checked: list[Product], failed: list[Product]) -> None:
         _account(run, control, ring, multiplication, checked, failed)
@@ -372,21 +374,6 @@ def _certify(
             run.mismatches += 1
             control.known(run.result(ResultState.DIED, "a wrong result was found while certifying"))
     return goldens
-
-
-def _ring_maker(
-    multiplication: Multiplication,
-    sets: list[OperandSet],
-    goldens: list[Golden],
-    slots: list[torch.Tensor],
-    layout: Layout,
-    seed: int,
-    checking: Checking,
-) -> Callable[[], Ring]:
-    def make() -> Ring:
-        return Ring(multiplication.run, sets, goldens, slots, lag=layout.lag, seed=seed, checking=checking)
-
-    return make
 
 
 def _measure_overhead(
