@@ -131,7 +131,7 @@ class Control(Service):
         self._selector = selector
         self._trusted = frozenset({0, os.geteuid()}) if trusted_uids is None else trusted_uids
         self._limits = limits or Limits()
-        self._guard = guard or Guard(lambda _line: None)
+        self._guard = guard or Guard()
         # In the order in which they were last heard of: the first is the one to give up when it gets crowded.
         self._connections: dict[int, _Connection] = {}
         self._listener = _listen(path, self._limits.backlog)

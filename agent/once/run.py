@@ -106,7 +106,7 @@ def _look(
             trouble = _read_kernel_log(engine, configuration, clock, selector, kernel_memory)
             info = msgspec.structs.replace(info, notices=(*info.notices, *filter(None, (trouble,))))
         patience = 4 * configuration.agent.deadline_seconds + 10
-        guard = Guard(lambda _line: None)  # what failed is a finding of the one look that there is
+        guard = Guard()  # what failed is a finding of the one look that there is
         supervisor = build_supervisor(_only_asked(configuration), clock, selector, partial(_take, engine, guard))
         ready = msgspec.structs.replace(info, ready=True)
 

@@ -22,6 +22,7 @@ from nodevet.checks.backends.standstill import CRASHES
 from nodevet.checks.core.model import FailureKind
 from nodevet.checks.reference.limits import from_table
 from nodevet.checks.reference.tables import load_table
+from nodevet.checks.system.files import text_of
 
 from .cut_short import cut_short
 from .disk import Disk
@@ -287,7 +288,7 @@ class Surroundings:
 
     def preloaded(self) -> str:
         """Return that the linker preloads libraries into every program of the machine; empty if it does not."""
-        lines = (line.partition("#")[0].replace(":", " ").split() for line in _text(self._preloads).splitlines())
+        lines = (line.partition("#")[0].replace(":", " ").split() for line in text_of(self._preloads).splitlines())
         first = next((path for line in lines for path in line), "")
         where = f"{self._preloads} loads {first} into every program"
         return f"{where}, which may be the cause of the crash: check it, or remove it for the agent" if first else ""
@@ -305,7 +306,7 @@ class Surroundings:
 
         The limit of scarcity is at most *scarce_bytes*.
         """
-        rows = (line.split() for line in _text(self._proc / "meminfo").splitlines())
+        rows = (line.split() for line in text_of(self._proc / "meminfo").splitlines())
         found = {row[0]: _number(row[1]) for row in rows if len(row) > 1}
         available, total = found.get("MemAvailable:"), found.get("MemTotal:")
         if (
@@ -316,7 +317,7 @@ class Surroundings:
             return f"{available} of {total} kB of memory are available: see free -m and journalctl -k"
         for group in self._groups("memory", "memory.max", "memory.limit_in_bytes"):
             for used, limit in (("current", "max"), ("usage_in_bytes", "limit_in_bytes")):
-                taken, most = (_number(_text(group / f"memory.{name}").strip()) for name in (used, limit))
+                taken, most = (_number(text_of(group / f"memory.{name}").strip()) for name in (used, limit))
                 now = None if taken is None else max(0, taken - _cached(group))
                 if now is not None and most is not None and most - now < _hardly(most, scarce_bytes):
                     return f"{now} of {most} bytes are taken ({group}/memory.{limit}): raise that limit"
@@ -324,7 +325,7 @@ class Surroundings:
 
     def descriptor_shortage(self) -> str:
         """Return that file descriptors are scarce in the machine; empty if they are not."""
-        used, _, most = (_number(word) for word in (*_text(self._proc / "sys/fs/file-nr").split(), "", "", "")[:3])
+        used, _, most = (_number(word) for word in (*text_of(self._proc / "sys/fs/file-nr").split(), "", "", "")[:3])
         if used is not None and most is not None and used >= TASKS_RATIO * most:
             return f"{used} of {most} files are open: raise fs.file-max"
         return ""
@@ -339,16 +340,16 @@ class Surroundings:
         for controller, limit, file, key, words, step in REFUSALS:
             for group in self._groups(controller, limit):
                 counts = group / f"{file}.local" if (group / f"{file}.local").exists() else group / file
-                rows = (line.split() for line in _text(counts).splitlines())
+                rows = (line.split() for line in text_of(counts).splitlines())
                 numbers = [number for row in rows if row[:1] == [key] and (number := _number(row[-1])) is not None]
                 found.update({f"{words} ({counts}): {step}": number for number in numbers})
         return found
 
     def commit_shortage(self) -> str:
         """Return that the commit limit (strict overcommit) is nearly used; empty if not."""
-        if _text(self._proc / "sys/vm/overcommit_memory").strip() != NO_OVERCOMMIT:
+        if text_of(self._proc / "sys/vm/overcommit_memory").strip() != NO_OVERCOMMIT:
             return ""
-        rows = (line.split() for line in _text(self._proc / "meminfo").splitlines())
+        rows = (line.split() for line in text_of(self._proc / "meminfo").splitlines())
         found = {row[0]: _number(row[1]) for row in rows if len(row) > 1}
         committed, limit = found.get("Committed_AS:"), found.get("CommitLimit:")
         if committed is None or limit is None or committed < COMMITTED_RATIO * limit:
@@ -360,14 +361,14 @@ class Surroundings:
 
     def task_shortage(self) -> str:
         """Return that threads are scarce, or that no more can be started; empty if not."""
-        counted = _text(self._proc / "loadavg").split()
+        counted = text_of(self._proc / "loadavg").split()
         threads = _number(counted[3].partition("/")[2]) if len(counted) > 3 else None
-        limits = (_number(_text(self._proc / "sys/kernel" / name).strip()) for name in ("pid_max", "threads-max"))
+        limits = (_number(text_of(self._proc / "sys/kernel" / name).strip()) for name in ("pid_max", "threads-max"))
         limit = min((limit for limit in limits if limit is not None), default=None)
         if threads is not None and limit is not None and threads >= TASKS_RATIO * limit:
             return f"it may have been refused a thread: {threads} of {limit} exist: see kernel.pid_max and threads-max"
         for group in self._groups("pids", "pids.max"):
-            now, most = (_number(_text(group / name).strip()) for name in ("pids.current", "pids.max"))
+            now, most = (_number(text_of(group / name).strip()) for name in ("pids.current", "pids.max"))
             if now is not None and most is not None and now >= TASKS_RATIO * most:
                 return f"it may have been refused a thread: {now} of {most} exist ({group}/pids.max): raise TasksMax"
         return self._users_shortage(threads)
@@ -394,7 +395,7 @@ class Surroundings:
         Child groups of such a group show it too (cgroup-v1/memory.rst, oom_control).
         """
         for group in self._groups("memory", OOM_CONTROL, pid=pid)[:1]:
-            if UNDER_OOM.search(_text(group / OOM_CONTROL)):
+            if UNDER_OOM.search(text_of(group / OOM_CONTROL)):
                 return str(group / OOM_CONTROL)
         return ""
 
@@ -425,10 +426,10 @@ class Surroundings:
         for line in self._read(pid, "cgroup").splitlines():
             _, _, rest = line.partition(":")
             controllers, _, path = rest.partition(":")
-            if controllers == "" and "frozen 1" in _text(self._cgroups / path.lstrip("/") / "cgroup.events"):
+            if controllers == "" and "frozen 1" in text_of(self._cgroups / path.lstrip("/") / "cgroup.events"):
                 return True
             if "freezer" in controllers.split(","):
-                state = _text(self._cgroups / "freezer" / path.lstrip("/") / "freezer.state")
+                state = text_of(self._cgroups / "freezer" / path.lstrip("/") / "freezer.state")
                 return state.strip() in ("FROZEN", "FREEZING")
         return False
 
@@ -441,7 +442,7 @@ class Surroundings:
         return ["" if function == "0" else function]
 
     def _read(self, pid: int | str, name: str) -> str:
-        return _text(self._proc / str(pid) / name)
+        return text_of(self._proc / str(pid) / name)
 
 
 def disturbance(before: ProcessStatus | None, after: ProcessStatus | None, seconds: float) -> str:
@@ -523,7 +524,7 @@ def _cached(group: Path) -> int:
 
     Version 2 of cgroups includes child groups in each number, version 1 in those that begin with ``total_``.
     """
-    rows = (line.split() for line in _text(group / "memory.stat").splitlines())
+    rows = (line.split() for line in text_of(group / "memory.stat").splitlines())
     found = {row[0]: _number(row[1]) or 0 for row in rows if len(row) > 1}
     return sum(found.get(f"total_{name}", found.get(name, 0)) for name in FILE_PAGES)
 
@@ -572,10 +573,3 @@ def _names(folder: Path) -> list[str]:
 
 def _number(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else None
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""

@@ -50,7 +50,7 @@ class Publisher(Service):
         """
         self._ended = ended
         self._root = root
-        self._guard = guard or Guard(_unheard)
+        self._guard = guard or Guard()
         self._directory = directory
         self.ttl_seconds = ttl_seconds
         self._condition = threading.Condition()
@@ -195,7 +195,3 @@ def _tried(write: Callable[[], None]) -> str:
 
 def _broken(part: str) -> str:
     return f"the {part} is not written: an error in nodevet; read the agent's log"
-
-
-def _unheard(_line: str) -> None:
-    """Tell nobody."""

@@ -72,7 +72,7 @@ def attempt(work: Callable[[], Returned], *, let: tuple[type[Exception], ...] = 
 class Guard:
     """Runs parts by name and remembers the failed ones. Safe to use from several threads."""
 
-    def __init__(self, log: Callable[[str], None]) -> None:
+    def __init__(self, log: Callable[[str], None] = lambda _line: None) -> None:
         """*log* receives a line when a part fails in a new way, and one when it works again."""
         self._log = log
         self._lock = threading.Lock()

@@ -90,9 +90,8 @@ class _Process:
         self._folder = self._mask = None
         with suppress(OSError):
             self._folder = os.getcwd()  # noqa: PTH109
-        with suppress(
-            OSError
-        ):  # umask(2) returns the mask only by setting another one, which a thread might open a file with
+        # umask(2) returns the mask only by setting another one, which a thread might open a file with.
+        with suppress(OSError):
             self._mask = UMASK.search(Path("/proc/self/status").read_text(encoding="utf-8", errors="replace"))
         self._limits = {number: resource.getrlimit(number) for number in LIMITS}
         self._streams = {name: getattr(sys, name) for name in STREAMS}

@@ -105,7 +105,7 @@ class Engine:
         A *simulated* node is marked so from its first snapshot on, before any sample. *guard* runs the optional steps
         of a judgement. With *reuses*, findings with unchanged inputs are not judged again.
         """
-        self._guard = guard or Guard(lambda _line: None)
+        self._guard = guard or Guard()
         self._partial = partial
         self._modes = modes or Modes()
         self._runner = CheckRunner(checks, partial=partial)

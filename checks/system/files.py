@@ -157,3 +157,11 @@ def _remove(name: str, folder: int) -> None:
         os.unlink(name, dir_fd=folder)
     except FileNotFoundError:
         return
+
+
+def text_of(path: Path) -> str:
+    """Return the text of *path*, such as a page of the kernel; empty where it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

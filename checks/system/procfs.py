@@ -17,6 +17,7 @@ import msgspec
 from nodevet.checks.core.errors import ConfigurationError
 
 from .descriptors import WANTED
+from .files import text_of
 
 _STATE, _START = 0, 19
 """Positions in /proc/PID/stat after the command's closing bracket: fields 3 and 22 of proc(5)."""
@@ -145,7 +146,4 @@ def _stat(pid: int) -> list[str] | None:
 
 
 def _read(pid: int, name: str) -> str:
-    try:
-        return Path(f"/proc/{pid}/{name}").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
+    return text_of(Path(f"/proc/{pid}/{name}"))

@@ -25,6 +25,8 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+import msgspec
+
 from nodevet.checks.core.clock import SystemClock
 from nodevet.checks.core.errors import BusyError, ConfigurationError
 from nodevet.checks.core.guard import Guard
@@ -66,14 +68,6 @@ Complaint = Callable[[], str | None]
 ReportSource = Callable[[], bytes | None]
 
 
-def _no_report() -> None:
-    return None
-
-
-def _unheard(_line: str) -> None:
-    """Discard the line."""
-
-
 class HttpServer:
     """Serves the newest Snapshot on one address, in threads of its own.
 
@@ -90,7 +84,7 @@ class HttpServer:
         complaint: Complaint,
         *,
         page: MetricsPage | None = None,
-        report: ReportSource = _no_report,
+        report: ReportSource = lambda: None,
         reported: Callable[[], bool] | None = None,
         now: Callable[[], Instant] | None = None,
         log: Callable[[str], None] | None = None,
@@ -101,7 +95,8 @@ class HttpServer:
         host, port = parse_listen(listen)
         try:
             status = StatusPage(now or SystemClock().instant)
-            site = _Site(snapshot, complaint, page, status, report, host, guard or Guard(log or _unheard))
+            guard = guard or (Guard(log) if log else Guard())
+            site = _Site(snapshot, complaint, page, status, report, host, guard)
             site.reported = reported or site.reported
             self._server = _Server((host, port), site, log, connections or Connections())
         except OSError as error:
@@ -243,21 +238,12 @@ class _StatusJson:
             return self._newest[1]
 
 
-class _Answer:
-    def __init__(
-        self,
-        status: HTTPStatus,
-        kind: str,
-        body: bytes,
-        *,
-        encoding: str | None = None,
-        headers: Mapping[str, str] = {},
-    ) -> None:
-        self.status = status
-        self.kind = kind
-        self.body = body
-        self.encoding = encoding
-        self.headers = {"Content-Security-Policy": _POLICY, **headers}
+class _Answer(msgspec.Struct, frozen=True):
+    status: HTTPStatus
+    kind: str
+    body: bytes
+    encoding: str | None = None
+    headers: Mapping[str, str] = {}
 
 
 class _Server(ThreadingHTTPServer):
@@ -487,7 +473,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Connection", "close")
         self.send_header("Cache-Control", "no-store")
         self.send_header("X-Content-Type-Options", "nosniff")
-        for name, value in answer.headers.items():
+        for name, value in {"Content-Security-Policy": _POLICY, **answer.headers}.items():
             self.send_header(name, value)
         if answer.encoding:
             self.send_header("Content-Encoding", answer.encoding)

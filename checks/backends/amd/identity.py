@@ -99,9 +99,8 @@ def _board_of(device_id: str | None) -> AmdBoard | None:
 def _model(reported: str | None, known: AmdBoard | None, product: str | None) -> str:
     """Return the name of the model. libdrm's list of names may lack the GPU, and then calls it a graphics card."""
     name = known.name if known is not None else None
-    is_share = name is not None and name.endswith(
-        VIRTUAL_FUNCTION
-    )  # libdrm lists some of them under the name of the whole device
+    # libdrm lists some shares under the name of the whole device.
+    is_share = name is not None and name.endswith(VIRTUAL_FUNCTION)
     if reported is not None and SAYS_MODEL.search(reported) and not is_share:
         return reported
     return name or product or reported or "unknown"

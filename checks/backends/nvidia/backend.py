@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from nodevet.checks.backends.base import BackendError, Context
+from nodevet.checks.backends.base import BackendError, Context, names_in
 from nodevet.checks.backends.driver_errors import Asked
 from nodevet.checks.backends.host.withheld import kept_away
 from nodevet.checks.backends.pci import pci_accelerators
@@ -74,8 +74,7 @@ class NvidiaBackend:
         self._remembered: dict[str, _Gpu] = {}
         self._drained: dict[str, Device] = {}
         self._xids = XidEvents(library, context)
-        skip = context.options.get("skip", ())
-        self._skipped = frozenset(map(str, skip)) if isinstance(skip, (list, tuple)) else frozenset()
+        self._skipped = names_in(context, "skip")
         self.versions = self._read_versions()
 
     def devices(self) -> tuple[Device, ...]:

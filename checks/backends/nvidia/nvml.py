@@ -26,6 +26,7 @@ from nodevet.checks.core.model import FailureKind, Part, Reading, ReadingStatus,
 from nodevet.checks.core.quantities import IMPLAUSIBLE
 from nodevet.checks.core.wire import Progress
 from nodevet.checks.system.exhaustion import next_step
+from nodevet.checks.system.files import text_of
 
 LIBRARY = "libnvidia-ml.so.1"
 MOUNTS = "proc/self/mountinfo"
@@ -316,25 +317,23 @@ class _Slot:
 
     def measured(self, raw: Any) -> Reading:
         """Return the reading of *raw*; the same object as last time if unchanged."""
-        if self.reading is not None and raw == self.raw:
-            return self.reading
-        self.raw = raw
+        if self.reading is None or raw != self.raw:
+            self.raw, self.reading = raw, self._reading_of(raw)
+        return self.reading
+
+    def _reading_of(self, raw: Any) -> Reading:
         if isinstance(raw, int) and raw in NO_VALUE:
-            self.reading = self.bad(ReadingStatus.UNAVAILABLE, "the driver has no value")
-            return self.reading
+            return self.bad(ReadingStatus.UNAVAILABLE, "the driver has no value")
         try:
             value = attempt(partial(self.item.convert, raw), let=(ValueError,))
         except ValueError as odd:  # the function that raises it knows every valid answer
-            self.reading = self.bad(ReadingStatus.ERROR, f"{_words(self.source)}: its answer{IMPLAUSIBLE}{odd}")
-            return self.reading
+            return self.bad(ReadingStatus.ERROR, f"{_words(self.source)}: its answer{IMPLAUSIBLE}{odd}")
         if isinstance(value, Bug):
             words = f"{_words(self.source)}: {raw!r} cannot be understood: {value.error}"
-            self.reading = self.bad(ReadingStatus.ERROR, words)
-        elif value is None:
-            self.reading = self.bad(ReadingStatus.UNSUPPORTED, "the device has none")
-        else:
-            self.reading = Reading(self.item.quantity, value, self.item.part)
-        return self.reading
+            return self.bad(ReadingStatus.ERROR, words)
+        if value is None:
+            return self.bad(ReadingStatus.UNSUPPORTED, "the device has none")
+        return Reading(self.item.quantity, value, self.item.part)
 
     def failed(self, code: int) -> Reading:
         self.raw = self.reading = None
@@ -484,7 +483,7 @@ def load(progress: Progress, root: str) -> Library:
             of_driver=True,
         )
     if code == LIB_RM_VERSION_MISMATCH:
-        if is_deleted_mount(_read(Path(root, MOUNTS))):
+        if is_deleted_mount(text_of(Path(root, MOUNTS))):
             raise BackendError(FailureKind.ERROR, f"nvmlInit: {describe(code)}: {REPLACED}")
         raise BackendError(FailureKind.VERSION_MISMATCH, _mismatch(library, root), of_driver=True)
     raise refused(code, "nvmlInit")
@@ -520,15 +519,8 @@ def _import() -> Any:
 def _mismatch(library: Library, root: str) -> str:
     """Return both versions as text: the library reports its own even when the driver refuses it."""
     code, own = library.attempt("nvmlSystemGetNVMLVersion", "nvmlSystemGetNVMLVersion")
-    loaded = _read(Path(root, "sys/module/nvidia/version"))
+    loaded = text_of(Path(root, "sys/module/nvidia/version")).strip()
     return (
         f"library {'unknown' if code else own} does not fit the loaded kernel driver {loaded or 'unknown'}: "
         "the driver was upgraded under a running system, reboot or reload the nvidia modules"
     )
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
-        return ""
