@@ -48,6 +48,7 @@ from nodevet.checks.reference.limits import from_table
 from nodevet.checks.reference.vendors import vendor_of
 
 _rule = partial(Rule, check="inventory")
+_setting = partial(_rule, outcome=Outcome.WARN, fault_class=FaultClass.CONFIGURATION, action=Action.INSPECT)
 EMPTY = _rule(
     code="inventory.empty",
     fault_class=FaultClass.NODE,
@@ -103,36 +104,21 @@ VERSION_MISMATCH = _rule(
     action=Action.REBOOT,
     next_step="kernel module and library are of different releases: install one release, then reboot the node",
 )
-LISTED_TWICE = _rule(
+LISTED_TWICE = _setting(
     code="inventory.listed_twice",
-    outcome=Outcome.WARN,
-    fault_class=FaultClass.CONFIGURATION,
-    action=Action.INSPECT,
     next_step="let one backend list the device: disable the other one in agent.backends, or remove it from the command",
 )
 WITHHELD = _rule(code="inventory.withheld", outcome=Outcome.WARN, fault_class=FaultClass.CONFIGURATION)
-EXCLUDED = _rule(
+EXCLUDED = _setting(
     code="inventory.excluded",
-    outcome=Outcome.WARN,
-    fault_class=FaultClass.CONFIGURATION,
-    action=Action.INSPECT,
     next_step="acknowledge the finding, or remove the board from NVreg_ExcludedGpus and reload the driver",
 )
 """An administrator may exclude a board by a driver option; the driver reports it, so the board is not lost."""
 HOW_TO_UNDRAIN = "acknowledge the finding, or return the board to service: {}"
-DRAINED = _rule(
-    code="inventory.drained",
-    outcome=Outcome.WARN,
-    fault_class=FaultClass.CONFIGURATION,
-    action=Action.INSPECT,
-    next_step=HOW_TO_UNDRAIN.format("the command of its driver"),
-)
+DRAINED = _setting(code="inventory.drained", next_step=HOW_TO_UNDRAIN.format("the command of its driver"))
 """A drained board accepts no new process, so its driver does not list it, as if it were lost."""
-OFFLINE = _rule(
+OFFLINE = _setting(
     code="processor.offline",
-    outcome=Outcome.WARN,
-    fault_class=FaultClass.CONFIGURATION,
-    action=Action.INSPECT,
     next_step="bring its processors online (chcpu -e), or acknowledge the finding; if they stay offline, "
     "have the socket inspected",
 )

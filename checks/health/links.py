@@ -33,6 +33,8 @@ from nodevet.checks.reference.fabric import SEPARATOR, FabricFault, fault_named
 from nodevet.checks.reference.limits import choose
 
 _rule = partial(Rule, check="links")
+_setting = partial(_rule, fault_class=FaultClass.CONFIGURATION, action=Action.INSPECT)
+_warning = partial(_rule, outcome=Outcome.WARN, action=Action.INSPECT)
 DOWN = _rule(
     code="link.down",
     action=Action.DRAIN_RESET,
@@ -72,52 +74,25 @@ SWITCH = _rule(
     next_step="read the kernel log and the fabric manager log, drain the node, reset devices and switches; if links "
     "stay down, have switches and baseboard inspected",
 )
-FEWER = _rule(
+FEWER = _warning(
     code="link.fewer",
-    outcome=Outcome.WARN,
-    action=Action.INSPECT,
     next_step="the missing ports were never up on this node: reset the device; if they stay missing, have it inspected",
 )
-REPLAY = _rule(
-    code="link.replay",
-    outcome=Outcome.WARN,
-    action=Action.INSPECT,
-    next_step="poor link signal: inspect board, connectors and cables",
-)
-RECOVERY = _rule(
-    code="link.recovery",
-    outcome=Outcome.WARN,
-    action=Action.INSPECT,
-    next_step="the link retrains: inspect board, connectors and cables",
-)
-CRC_RATE = _rule(
-    code="link.crc_rate",
-    outcome=Outcome.WARN,
-    action=Action.INSPECT,
-    next_step="poor link signal: inspect board, connectors and cables",
-)
-EFFECTIVE = _rule(
-    code="link.effective",
-    outcome=Outcome.WARN,
-    action=Action.INSPECT,
-    next_step="errors remain after correction: inspect connectors and cables",
-)
+REPLAY = _warning(code="link.replay", next_step="poor link signal: inspect board, connectors and cables")
+RECOVERY = _warning(code="link.recovery", next_step="the link retrains: inspect board, connectors and cables")
+CRC_RATE = _warning(code="link.crc_rate", next_step="poor link signal: inspect board, connectors and cables")
+EFFECTIVE = _warning(code="link.effective", next_step="errors remain after correction: inspect connectors and cables")
 FABRIC_HEALTH = _rule(
     code="fabric.health",
     action=Action.DRAIN_RESET,
     next_step="read the fabric manager's log, drain the node and reset devices and switches",
 )
-FABRIC_CONFIGURATION = _rule(
+FABRIC_CONFIGURATION = _setting(
     code="fabric.configuration",
-    fault_class=FaultClass.CONFIGURATION,
-    action=Action.INSPECT,
     next_step="compare the configuration of the device with that of its fabric; a reset does not help",
 )
-FABRIC = _rule(
-    code="fabric.state",
-    fault_class=FaultClass.CONFIGURATION,
-    action=Action.INSPECT,
-    next_step="start the fabric manager of the same version as the driver and read its log",
+FABRIC = _setting(
+    code="fabric.state", next_step="start the fabric manager of the same version as the driver and read its log"
 )
 
 

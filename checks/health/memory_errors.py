@@ -19,6 +19,7 @@ from nodevet.checks.reference.limits import choose
 from nodevet.checks.reference.vendors import vendor_of
 
 _rule = partial(Rule, check="memory-errors")
+_warning = partial(_rule, outcome=Outcome.WARN)
 UNCORRECTED = _rule(
     code="memory.uncorrected",
     action=Action.DRAIN_RESET,
@@ -28,17 +29,13 @@ UNCORRECTED = _rule(
 UNCORRECTED_ON_HOST = msgspec.structs.replace(
     UNCORRECTED, action=Action.INSPECT, next_step="drain the node, find the memory module, replace it, run a burn-in"
 )
-DEFERRED = _rule(
+DEFERRED = _warning(
     code="memory.deferred",
-    outcome=Outcome.WARN,
     action=Action.RESET_DEVICE,
     next_step="no program used the bad data: reset the device when it is idle, then run a burn-in",
 )
-CORRECTED_RATE = _rule(
-    code="memory.corrected_rate",
-    outcome=Outcome.WARN,
-    action=Action.WATCH,
-    next_step="replace the memory if the rate persists",
+CORRECTED_RATE = _warning(
+    code="memory.corrected_rate", action=Action.WATCH, next_step="replace the memory if the rate persists"
 )
 REMAP_FAILED = _rule(
     code="memory.row_remap_failed",
@@ -46,21 +43,18 @@ REMAP_FAILED = _rule(
     clearing=Clearing.REPLACEMENT,
     next_step="its spare rows are used up: have the board replaced",
 )
-REMAP_PENDING = _rule(
+REMAP_PENDING = _warning(
     code="memory.row_remap_pending",
-    outcome=Outcome.WARN,
     action=Action.RESET_DEVICE,
     next_step="jobs may continue; reset the device when it is idle",
 )
-NO_SPARES = _rule(
+NO_SPARES = _warning(
     code="memory.banks_without_spares",
-    outcome=Outcome.WARN,
     action=Action.WATCH,
     next_step="the next uncorrected error in these banks cannot be repaired: plan a replacement",
 )
-ECC_DISABLED = _rule(
+ECC_DISABLED = _warning(
     code="memory.ecc_disabled",
-    outcome=Outcome.WARN,
     fault_class=FaultClass.CONFIGURATION,
     action=Action.INSPECT,  # ECC stays off until an operator enables it: no need to watch it
     next_step="memory errors are not counted: enable ECC and reboot the node",

@@ -18,43 +18,27 @@ from nodevet.checks.engine.view import View
 from nodevet.checks.reference.limits import choose
 
 _rule = partial(Rule, check="pcie")
-WIDTH = _rule(
+_warning = partial(_rule, outcome=Outcome.WARN, action=Action.INSPECT)
+WIDTH = _warning(
     code="pcie.width",
-    outcome=Outcome.WARN,
-    action=Action.INSPECT,
     next_step="reseat the board or riser, clean its contacts, compare with another slot; if slot or virtual machine "
     "has no more lanes, set checks.pcie.lanes",
 )
-GENERATION = _rule(
+GENERATION = _warning(
     code="pcie.generation",
-    outcome=Outcome.WARN,
-    action=Action.INSPECT,
     next_step="reseat the board or riser, check the slot's setting in the firmware; if the slot supports no more, set "
     "checks.pcie.generation",
 )
-REPLAYS = _rule(
-    code="pcie.replay_rate",
-    outcome=Outcome.WARN,
-    action=Action.INSPECT,
-    next_step="poor signal: reseat the board or riser",
-)
-CORRECTABLE = _rule(
-    code="pcie.correctable_rate",
-    outcome=Outcome.WARN,
-    action=Action.INSPECT,
-    next_step="poor signal: reseat the board or riser",
-)
+REPLAYS = _warning(code="pcie.replay_rate", next_step="poor signal: reseat the board or riser")
+CORRECTABLE = _warning(code="pcie.correctable_rate", next_step="poor signal: reseat the board or riser")
 FATAL = _rule(
     code="pcie.fatal",
     action=Action.REBOOT,
     clearing=Clearing.HARDWARE_EVENT,
     next_step="drain the node, reboot it, run a burn-in",
 )
-NONFATAL = _rule(
-    code="pcie.nonfatal",
-    outcome=Outcome.WARN,
-    action=Action.INSPECT,
-    next_step="a transfer was lost: if it happens again, reseat the board or riser",
+NONFATAL = _warning(
+    code="pcie.nonfatal", next_step="a transfer was lost: if it happens again, reseat the board or riser"
 )
 
 HIGHEST_GENERATION = 6
