@@ -8,7 +8,7 @@ import threading
 import time
 import tomllib
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import msgspec
 import pytest
@@ -24,7 +24,7 @@ from nodevet.agent.config.settings import Configuration
 from nodevet.agent.config.text import render
 from nodevet.agent.daemon.reload import Reread
 from nodevet.checks.core.errors import ConfigurationError, ModelError, RegistryError
-from nodevet.checks.engine.registry import discover
+from nodevet.checks.engine.registry import Check, discover
 
 FIXTURES = Path(__file__).resolve().parent / "fixtures" / "config"
 ENVIRONMENT = {"HOME": "/home/ada"}
@@ -51,15 +51,12 @@ class LinksPolicy(msgspec.Struct, frozen=True):
     ratio: float = 1.0
 
 
-class Spec(NamedTuple):
-    """A check as the configuration sees it."""
-
-    name: str
-    policy: type[msgspec.Struct]
-    broken: str = ""
+def spec(name: str, policy: type[msgspec.Struct]) -> Check:
+    """Return a check *name* that judges nothing."""
+    return Check(name=name, summary=name, judge=lambda _view, _policy: (), policy=policy)
 
 
-CHECKS = (Spec("links", LinksPolicy), Spec("thermal", ThermalPolicy))
+CHECKS = (spec("links", LinksPolicy), spec("thermal", ThermalPolicy))
 
 
 def load(path: Path | None, **overrides: object) -> Configuration:
@@ -308,7 +305,7 @@ class UnreadablePolicy(msgspec.Struct, frozen=True):
 def test_policy_that_cannot_be_configured_is_our_own_mistake(policy: type[msgspec.Struct]) -> None:
     """It is told as one, not blamed on the file."""
     with pytest.raises(RegistryError, match="check odd"):
-        load_configuration(None, (Spec("odd", policy),), environment=ENVIRONMENT, uid=1000)
+        load_configuration(None, (spec("odd", policy),), environment=ENVIRONMENT, uid=1000)
 
 
 def test_every_shipped_check_can_be_configured_and_shown(tmp_path: Path) -> None:

@@ -7,16 +7,7 @@ from fakes.snapshots import gpu_node
 
 from nodevet.agent.daemon.event_log import greeting
 
-
-class Page:
-    """Where the page of a test is, or why there is none."""
-
-    def __init__(self, url: str, trouble: str = "") -> None:
-        """Say so."""
-        self.url, self.trouble = url, trouble
-
-
-SERVED = Page("http://127.0.0.1:1/")
+URL = "http://127.0.0.1:1/"
 
 
 @pytest.mark.parametrize(
@@ -25,13 +16,12 @@ SERVED = Page("http://127.0.0.1:1/")
 )
 def test_the_command_that_asks_this_agent_is_told(elsewhere: str, command: str) -> None:
     """It can be copied as it stands, also where the files lie elsewhere than a command looks by itself."""
-    lines = greeting(gpu_node().agent, "n1", SERVED, simulates="", elsewhere=elsewhere)
+    lines = greeting(gpu_node().agent, "n1", URL, trouble="", simulates="", elsewhere=elsewhere)
     assert f"  ask      {command}" in list(lines)
 
 
 def test_without_a_page_the_reason_is_told_instead_of_its_address() -> None:
     """An address that nobody of ours answers at would lead to somebody else's page."""
-    page = Page("", "port 1 is in use")
-    lines = list(greeting(gpu_node().agent, "n1", page, simulates="", elsewhere=""))
+    lines = list(greeting(gpu_node().agent, "n1", "", trouble="port 1 is in use", simulates="", elsewhere=""))
     assert "  note     port 1 is in use" in lines
     assert not any("http" in line for line in lines)

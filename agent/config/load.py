@@ -15,13 +15,14 @@ import socket
 import stat
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 import msgspec.inspect
 
 from nodevet.checks.core.documents import decoded_toml
 from nodevet.checks.core.errors import ConfigurationError, RegistryError, UnreadableConfigurationError
+from nodevet.checks.engine.registry import Check
 from nodevet.checks.system.addresses import parse_listen
 from nodevet.checks.system.files import opened
 from nodevet.exporters.slurm.rules import PREFIX
@@ -68,25 +69,6 @@ SHARES = ("maximum_drained_ratio", "maximum_new_ratio")
 """The limits of ``[slurm]`` that are a share of the nodes."""
 
 
-class Configured(Protocol):
-    """A check as the configuration sees it."""
-
-    @property
-    def name(self) -> str:
-        """The name under ``[checks]``."""
-        ...
-
-    @property
-    def policy(self) -> type[msgspec.Struct]:
-        """A frozen struct with a default for every field."""
-        ...
-
-    @property
-    def broken(self) -> str:
-        """Why it stands for others that cannot be had, and what their tables may hold is not known; else empty."""
-        ...
-
-
 class Directories(msgspec.Struct, frozen=True):
     """Where state, runtime files and the configuration file lie."""
 
@@ -119,7 +101,7 @@ def usual_runtime_directory(environment: Mapping[str, str], uid: int) -> Path:
 
 def load_configuration(
     path: Path | None,
-    checks: Sequence[Configured] | Callable[[Path | None], Sequence[Configured]],
+    checks: Sequence[Check] | Callable[[Path | None], Sequence[Check]],
     *,
     overrides: Mapping[str, object] | None = None,
     environment: Mapping[str, str] | None = None,
@@ -225,7 +207,7 @@ def _with_defaults(raw: dict[str, Any], places: Directories) -> dict[str, Any]:
 
 
 def _decode(
-    raw: Mapping[str, Any], checks: Sequence[Configured], file: str | None, problems: list[Problem]
+    raw: Mapping[str, Any], checks: Sequence[Check], file: str | None, problems: list[Problem]
 ) -> Configuration | None:
     names = (*SECTIONS, "checks")
     problems.extend(Problem(key, f"unknown section, {suggestion(key, names)}") for key in raw if key not in names)
@@ -243,7 +225,7 @@ def _decode(
     return Configuration(**sections, checks=settings, file=file)
 
 
-def _decode_checks(raw: object, checks: Sequence[Configured], problems: list[Problem]) -> dict[str, CheckSettings]:
+def _decode_checks(raw: object, checks: Sequence[Check], problems: list[Problem]) -> dict[str, CheckSettings]:
     if not isinstance(raw, Mapping):
         problems.append(Problem("checks", "expected tables, such as [checks.thermal]"))
         return {}
@@ -260,7 +242,7 @@ def _decode_checks(raw: object, checks: Sequence[Configured], problems: list[Pro
     return found
 
 
-def _decode_check(raw: object, check: Configured, problems: list[Problem]) -> CheckSettings | None:
+def _decode_check(raw: object, check: Check, problems: list[Problem]) -> CheckSettings | None:
     """Decode one flat table: ``enabled`` and ``mode``, and beside them the fields of the check's own policy."""
     own = [field for field in msgspec.structs.fields(CheckSettings) if field.name != "policy"]
     policy = msgspec.structs.fields(check.policy)
@@ -293,7 +275,7 @@ def _decode_check(raw: object, check: Configured, problems: list[Problem]) -> Ch
         return None
 
 
-def _default(field: msgspec.structs.FieldInfo, check: Configured) -> Any:
+def _default(field: msgspec.structs.FieldInfo, check: Check) -> Any:
     if field.default_factory is not msgspec.NODEFAULT:
         return field.default_factory()
     if field.default is msgspec.NODEFAULT:

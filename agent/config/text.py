@@ -10,15 +10,16 @@ import msgspec
 from msgspec import inspect
 
 from nodevet.checks.core.model import Mode
+from nodevet.checks.engine.registry import Check
 
 from .decoding import description, expected, field_types
-from .load import SECTIONS, Configured
+from .load import SECTIONS
 from .settings import CheckSettings, Configuration
 
 COMMENT_COLUMN = 44
 
 
-def render(configuration: Configuration, checks: Sequence[Configured] = ()) -> str:
+def render(configuration: Configuration, checks: Sequence[Check] = ()) -> str:
     """Return *configuration* as TOML that reads back as itself; *checks* add their summaries where they have one."""
     lines = [f"# nodevet configuration, from {configuration.file or 'defaults: no file was found'}"]
     for name in SECTIONS:

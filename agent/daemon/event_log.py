@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Protocol
 
 from structlog.typing import FilteringBoundLogger
 
@@ -165,35 +164,21 @@ class EventLog:
         getattr(self.log, level)(event, **fields)
 
 
-class Served(Protocol):
-    """Where the page is, or why there is none."""
-
-    @property
-    def url(self) -> str:
-        """Its address; empty while there is none."""
-        ...
-
-    @property
-    def trouble(self) -> str:
-        """Why there is none."""
-        ...
-
-
-def greeting(info: AgentInfo, node: str, page: Served, *, simulates: str, elsewhere: str) -> Iterator[str]:
+def greeting(info: AgentInfo, node: str, url: str, *, trouble: str, simulates: str, elsewhere: str) -> Iterator[str]:
     """Yield the lines that greet whoever starts the agent.
 
-    *simulates* says what it stands for, if anything; *elsewhere* is its runtime directory where that is not the one in
-    which `nodevet status` looks unless told.
+    *url* is that of the page, empty where *trouble* says why there is none; *simulates* says what it stands for, if
+    anything; *elsewhere* is its runtime directory where that is not the one in which `nodevet status` looks by itself.
     """
     yield f"nodevet {info.version} vets {node}"
     if simulates:
         yield f"  SIMULATED: {simulates}; this machine is not read"
-    if page.url:
-        yield f"  status   {page.url}"
-        yield f"  metrics  {page.url}metrics"
-        yield f"  report   {page.url}report (after the first probe)"
+    if url:
+        yield f"  status   {url}"
+        yield f"  metrics  {url}metrics"
+        yield f"  report   {url}report (after the first probe)"
     else:
-        yield f"  note     {page.trouble}"
+        yield f"  note     {trouble}"
     yield f"  ask      nodevet status{f' --runtime-dir {elsewhere}' if elsewhere else ''}"
     for notice in info.notices:
         yield f"  note     {notice}"

@@ -424,7 +424,8 @@ class Daemon:
         runtime_dir = self._configuration.agent.runtime_dir
         elsewhere = runtime_dir if Path(runtime_dir) != usual_runtime_directory(os.environ, os.geteuid()) else ""
         node = node_name(self._configuration)
-        for line in greeting(self._info, node, self._http, simulates=simulates, elsewhere=elsewhere):
+        url, trouble = self._http.url, self._http.trouble
+        for line in greeting(self._info, node, url, trouble=trouble, simulates=simulates, elsewhere=elsewhere):
             self._say(line)
         for notice in self._info.notices:
             self._event_log.trouble(notice)
