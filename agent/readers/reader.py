@@ -24,7 +24,6 @@ from .blame import Blame, Fallen, no_start, stuck_seconds
 from .calls_of_users import LeftOut
 from .orphan import Orphan
 from .quarantine import Quarantine
-from .schedule import Schedule
 from .stages import (
     ABSENT,
     FIRST_RESTART_SECONDS,
@@ -40,6 +39,7 @@ from .stages import (
     Outcome,
     Phase,
     Round,
+    Schedule,
     Wish,
 )
 from .telling import Listed, Telling

@@ -71,24 +71,11 @@ THREADS = re.compile(r"^Threads:\s*(\d+)", re.MULTILINE)
 USER = re.compile(r"^Uid:\s*(\d+)", re.MULTILINE)
 TRACED = re.compile(r"^TracerPid:\s*[1-9]", re.MULTILINE)
 
+NO_MEMORY = "no memory was left since the last round: {} times"
 REFUSALS = (
     ("pids", "pids.max", "pids.events", "max", "threads were refused since the last round: {}", "raise TasksMax"),
-    (
-        "memory",
-        "memory.max",
-        "memory.events",
-        "oom",
-        "no memory was left since the last round: {} times",
-        "raise MemoryMax",
-    ),
-    (
-        "memory",
-        "memory.limit_in_bytes",
-        OOM_CONTROL,
-        "oom_kill",
-        "no memory was left since the last round: {} times",
-        "raise its limit",
-    ),
+    ("memory", "memory.max", "memory.events", "oom", NO_MEMORY, "raise MemoryMax"),
+    ("memory", "memory.limit_in_bytes", OOM_CONTROL, "oom_kill", NO_MEMORY, "raise its limit"),
 )
 """Counters of cgroups: controller, limit, file and key, message and remedy (cgroup-v2.rst, and version 1).
 

@@ -18,7 +18,8 @@ import msgspec
 from nodevet.agent.config.settings import Configuration
 from nodevet.checks.core.clock import Clock
 from nodevet.checks.core.errors import BusyError, StoreError
-from nodevet.checks.core.model import Device, Episode, EpisodeState, Key, Result, Sample
+from nodevet.checks.core.model import Device, Episode, EpisodeState, Key, ReadingStatus, Result, Sample
+from nodevet.checks.core.quantities import QUANTITIES, QuantityKind
 from nodevet.checks.engine.engine import Engine
 from nodevet.checks.system.lock import acquire_node_lock
 
@@ -26,8 +27,7 @@ from .database import RefusedError
 from .machine import Machine, is_of, open_of_machine, this_machine
 from .mirror import MIRROR_NAME, Mirror, ends, read_mirror, restore
 from .opening import DATABASE_NAME, read_store
-from .rollup import MinuteRollups
-from .rows import UnsavedRound
+from .rows import Rollup, UnsavedRound
 from .writer import Keeping, Retention, StoreWriter
 
 BOOKKEEPING = frozenset(
@@ -52,8 +52,43 @@ it says only when something was last looked at. Logs of kernel and prologs are r
 """
 
 
+ROLLED = frozenset(key for key, quantity in QUANTITIES.items() if quantity.rolled)
+
 MOST_ENDS = 1_000
 """So many ends wait in the mirror for a store that cannot be written, those that came last."""
+
+
+class MinuteRollups:
+    """Collects the gauges of one wall-clock minute, for the history of a device."""
+
+    def __init__(self) -> None:
+        """Start with nothing collected."""
+        self._minute: int | None = None
+        self._values: dict[tuple[str, str, str], list[float]] = {}
+
+    def take(self, sample: Sample) -> tuple[Rollup, ...]:
+        """Add *sample*; return the summaries of the minute before where this one began another."""
+        minute = int(sample.time.wall_seconds // 60)
+        finished: tuple[Rollup, ...] = ()
+        if self._minute is not None and minute != self._minute:
+            finished = self.finish()
+        self._minute = minute
+        for reading in sample.readings:
+            if reading.quantity in ROLLED and reading.status is ReadingStatus.OK:
+                assert QUANTITIES[reading.quantity].kind is QuantityKind.GAUGE
+                key = (sample.device, reading.quantity, str(reading.part))
+                self._values.setdefault(key, []).append(float(reading.value or 0))
+        return finished
+
+    def finish(self) -> tuple[Rollup, ...]:
+        """Return the summaries of what was collected, and start anew."""
+        minute = self._minute or 0
+        rollups = tuple(
+            Rollup(minute, device, quantity, part, min(values), sum(values) / len(values), max(values), len(values))
+            for (device, quantity, part), values in self._values.items()
+        )
+        self._values.clear()
+        return rollups
 
 
 class Journal:

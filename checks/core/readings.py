@@ -336,12 +336,14 @@ def value_mistakes(entry: ReadingEntry, quantity: Quantity) -> Iterator[str]:
         yield "a reading without a value needs a status: unsupported, unavailable, denied or error"
         return
     if not fits(value, quantity):
-        expected = {
-            QuantityKind.FLAG: "true or false",
-            QuantityKind.STATE: f"one of {', '.join(quantity.states)}",
-            QuantityKind.TEXT: "text",
-        }
-        yield f"{quantity.key} is {expected.get(quantity.kind, 'a number')}, found {value!r}"
+        yield f"{quantity.key} is {expected(quantity)}, found {value!r}"
+
+
+def expected(quantity: Quantity) -> str:
+    """Return the type of a value of *quantity*, for display."""
+    if quantity.kind is QuantityKind.STATE:
+        return f"one of {', '.join(quantity.states)}"
+    return {QuantityKind.FLAG: "true or false", QuantityKind.TEXT: "text"}.get(quantity.kind, "a number")
 
 
 def fits(value: Scalar, quantity: Quantity) -> bool:

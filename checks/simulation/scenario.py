@@ -16,8 +16,8 @@ import msgspec
 from nodevet.checks.core.documents import decoded_toml
 from nodevet.checks.core.errors import ConfigurationError, ModelError
 from nodevet.checks.core.model import ReadingStatus, Scalar
-from nodevet.checks.core.quantities import QUANTITIES, QuantityKind
-from nodevet.checks.core.readings import LARGEST_NUMBER, fits
+from nodevet.checks.core.quantities import QUANTITIES
+from nodevet.checks.core.readings import LARGEST_NUMBER, expected, fits
 from nodevet.checks.reference.profiles import Profile, part_of
 
 from .faults import KINDS, RANGES, Effect, Kind, effects_of, lines_of
@@ -302,12 +302,7 @@ def _check_set(fault: Fault) -> None:
         raise _Mistake("value", "expected either a value, or a status that is not ok")
     quantity = QUANTITIES[fault.quantity]
     if fault.value is not None and not fits(fault.value, quantity):
-        expected = {
-            QuantityKind.FLAG: "true or false",
-            QuantityKind.STATE: f"one of {', '.join(quantity.states)}",
-            QuantityKind.TEXT: "text",
-        }
-        raise _Mistake("value", f"found {_found(fault.value)}, expected {expected.get(quantity.kind, 'a number')}")
+        raise _Mistake("value", f"found {_found(fault.value)}, expected {expected(quantity)}")
 
 
 def _sound(table: Mapping[str, Any], key: str) -> None:
