@@ -222,7 +222,8 @@ class Surroundings:
 
     def stamps(self, paths: Iterable[str]) -> dict[str, Stamp | None] | None:
         """Return the stamp of each of *paths*; None if their disk does not answer."""
-        return self.disk.ask(partial(_stamps, tuple(paths)), None)
+        known = tuple(paths)
+        return self.disk.ask(lambda: {path: stamp(path) for path in known}, None)
 
     def replaced(self, known: Mapping[str, Stamp | None]) -> str | None:
         """Return a library of *known* whose file on disk was replaced; None also if that cannot be determined."""
@@ -482,10 +483,6 @@ def disturbed(before: Mapping[Other, ProcessStatus], after: Mapping[Other, Proce
 def replaced(known: Mapping[str, Stamp | None], present: Mapping[str, Stamp | None]) -> str | None:
     """Return the first library of *known* whose file on disk was replaced at *present*, or None."""
     return next((path for path, seen in known.items() if seen is None or present[path] != seen), None)
-
-
-def _stamps(paths: Iterable[str]) -> dict[str, Stamp | None]:
-    return {path: stamp(path) for path in paths}
 
 
 def _is_shared(path: str, *, written: bool) -> bool:

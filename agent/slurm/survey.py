@@ -284,29 +284,27 @@ def _gate(folder: Path) -> Mapping[str, str] | str:
 
 
 def _rehearsal(folder: Path) -> tuple[str, ...] | str:
-    """Return the wrong decisions of copies of the scripts, or why they cannot run: /tmp may be full or read-only."""
+    """Return the wrong decisions of copies of the scripts, run on invented states in a temporary folder.
+
+    Or why they cannot run: /tmp may be full or read-only.
+    """
     try:
-        return _rehearse(folder)
+        with tempfile.TemporaryDirectory(prefix="nodevet-rehearsal-") as name:
+            home = Path(name)
+            (home / "run" / "claims").mkdir(parents=True)
+            for script in SCRIPTS:
+                # A script that ignores its settings must not write to the runtime directory of this node's agent.
+                text = (folder / script).read_bytes().replace(b"/run/nodevet", os.fsencode(home / "unset"))
+                (home / script).write_bytes(text)
+            waits = "probe_wait_seconds=0\ndrain_wait_seconds=0\n"
+            (home / "gate.conf").write_text(f"runtime_dir={home}/run\nmode=gate\n{waits}", encoding="utf-8")
+            wrong = [difference for case in CASES if (difference := _rehearsed(home, *case))]
+            ended = _shell(str(home / "epilog.sh"), environment={"SLURM_JOB_ID": "1"})
+            if isinstance(ended, str) or ended.exit.status or any((home / "run" / "claims").iterdir()):
+                wrong.append("epilog.sh does not remove the claim of a job")
+            return tuple(wrong)
     except OSError as error:
         return f"not run: {error}"
-
-
-def _rehearse(folder: Path) -> tuple[str, ...]:
-    """Return the wrong decisions of copies of the scripts, run on invented states in a temporary folder."""
-    with tempfile.TemporaryDirectory(prefix="nodevet-rehearsal-") as name:
-        home = Path(name)
-        (home / "run" / "claims").mkdir(parents=True)
-        for script in SCRIPTS:
-            # A script that ignores its settings must not write to the runtime directory of this node's agent.
-            text = (folder / script).read_bytes().replace(b"/run/nodevet", os.fsencode(home / "unset"))
-            (home / script).write_bytes(text)
-        waits = "probe_wait_seconds=0\ndrain_wait_seconds=0\n"
-        (home / "gate.conf").write_text(f"runtime_dir={home}/run\nmode=gate\n{waits}", encoding="utf-8")
-        wrong = [difference for case in CASES if (difference := _rehearsed(home, *case))]
-        ended = _shell(str(home / "epilog.sh"), environment={"SLURM_JOB_ID": "1"})
-        if isinstance(ended, str) or ended.exit.status or any((home / "run" / "claims").iterdir()):
-            wrong.append("epilog.sh does not remove the claim of a job")
-        return tuple(wrong)
 
 
 def _rehearsed(home: Path, verdict: str, hard: str, code: int, decision: str) -> str:

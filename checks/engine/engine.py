@@ -15,28 +15,13 @@ from typing import TypeVar
 
 import msgspec
 
+from nodevet.checks.core.event import Event
+from nodevet.checks.core.finding import Episode, EventCount, Finding, Key, Outcome
 from nodevet.checks.core.guard import AGENT, CODE, Bug, Guard, PartFault, attempt, culprits, fault_findings
-from nodevet.checks.core.model import (
-    AgentInfo,
-    CheckRun,
-    Device,
-    Episode,
-    Event,
-    EventCount,
-    Finding,
-    Instant,
-    Key,
-    Modes,
-    Outcome,
-    Part,
-    ReaderStatus,
-    Refusal,
-    Result,
-    Sample,
-    Snapshot,
-    State,
-)
+from nodevet.checks.core.model import AgentInfo, CheckRun, Device, Modes, ReaderStatus, Refusal, Result, Snapshot, State
+from nodevet.checks.core.parts import Part
 from nodevet.checks.core.recall import Recall
+from nodevet.checks.core.sample import Instant, Sample
 from nodevet.checks.kernel_log.dedupe import Deduplicator, DeduplicatorState
 
 from .acknowledgement import Returns
