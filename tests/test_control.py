@@ -23,7 +23,7 @@ import pytest
 from fakes.ended import ended
 from fakes.privileges import needs_root
 
-from nodevet.agent.control.client import AgentAbsent, AgentRefused, AgentSilent, Session, ask, watch
+from nodevet.agent.control.client import AgentAbsent, AgentRefused, AgentSilent, Session, ask
 from nodevet.agent.control.server import Call, Control, Limits, Verb
 from nodevet.checks.core.errors import BusyError, ConfigurationError, UsageError
 
@@ -256,12 +256,11 @@ def test_what_is_tied_to_a_caller_ends_with_it(agent: Agent, path: Path) -> None
 
 def test_watching_gets_every_publication_in_time(agent: Agent, path: Path) -> None:
     """The first answer comes at once, the next when they are published; others get nothing."""
-    stream = watch(path, "watch")
-    assert next(stream) == {"generation": 0}
-    agent.run(lambda: agent.control.publish("watch", {"generation": 1}))
-    assert next(stream) == {"generation": 1}
-    assert agent.control.watched("watch")
-    stream.close()
+    with Session(path) as session:
+        assert session.ask("watch") == {"generation": 0}
+        agent.run(lambda: agent.control.publish("watch", {"generation": 1}))
+        assert session.receive() == {"generation": 1}
+        assert agent.control.watched("watch")
     ask(path, "who")
     assert not agent.control.watched("watch")
 

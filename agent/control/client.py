@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import socket
-from collections.abc import Generator
 from typing import Any, Self
 
 from nodevet.checks.core.errors import NodevetError, UsageError
@@ -94,10 +93,6 @@ class Session:
         """Let each step of what follows wait so long; what was received of an answer until then is kept."""
         self._socket.settimeout(seconds)
 
-    def wait_without_limit(self) -> None:
-        """Let ``receive`` wait as long as the agent lives: for streams."""
-        self._socket.settimeout(None)
-
     def fileno(self) -> int:
         """Return the descriptor, for a selector; it becomes readable when the agent answers or goes."""
         return self._socket.fileno()
@@ -123,18 +118,6 @@ def ask(path: str | os.PathLike[str], verb: str, *, timeout_seconds: float = 5.0
     """
     with Session(path, timeout_seconds=timeout_seconds) as session:
         return session.ask(verb, **arguments)
-
-
-def watch(
-    path: str | os.PathLike[str], verb: str, *, timeout_seconds: float = 5.0, **arguments: Any
-) -> Generator[dict[str, Any], None, None]:
-    """Subscribe to *verb* and yield every answer until the agent goes, which raises AgentSilent."""
-    with Session(path, timeout_seconds=timeout_seconds) as session:
-        session.send(verb, **arguments)
-        yield session.receive()
-        session.wait_without_limit()
-        while True:
-            yield session.receive()
 
 
 def _is_text(words: str) -> bool:

@@ -36,22 +36,20 @@ class _Window(msgspec.Struct):
 class Storms:
     """Decides which lines are written. Used by one thread; time is handed in, in monotonic seconds."""
 
-    def __init__(self, *, kinds: int, window_seconds: float = WINDOW_SECONDS, lines: int = LINES_PER_WINDOW) -> None:
-        """Let *lines* of each kind through per window of *window_seconds*; more than *kinds* kinds are one storm."""
-        self._window_seconds = window_seconds
-        self._lines = lines
+    def __init__(self, *, kinds: int) -> None:
+        """Let some lines of each kind through per window; more than *kinds* kinds are one storm."""
         self._kinds = kinds
         self._windows: dict[Hashable | None, _Window] = {}
 
     @property
     def next_deadline(self) -> float | None:
         """Return when ``ended`` has something to tell, in monotonic seconds."""
-        return min((entry.began + self._window_seconds for entry in self._windows.values()), default=None)
+        return min((entry.began + WINDOW_SECONDS for entry in self._windows.values()), default=None)
 
     def admits(self, kind: Hashable, now: float) -> bool:
         """Return whether a line of *kind* is written; one that is not is counted."""
         kind, window = self._window(kind, now)
-        if kind is not None and window.written < self._lines:
+        if kind is not None and window.written < LINES_PER_WINDOW:
             window.written += 1
             return True
         window.folded += 1
@@ -69,6 +67,6 @@ class Storms:
 
     def ended(self, now: float) -> tuple[Folded, ...]:
         """Return what was folded in the windows that are over by *now*, and begin those anew."""
-        over = [kind for kind, entry in self._windows.items() if now >= entry.began + self._window_seconds]
+        over = [kind for kind, entry in self._windows.items() if now >= entry.began + WINDOW_SECONDS]
         windows = [(kind, self._windows.pop(kind)) for kind in over]
         return tuple(Folded(kind, entry.folded, now - entry.began) for kind, entry in windows if entry.folded)
