@@ -200,7 +200,8 @@ def _not_run(load: Load, session: Session, refusal: AgentRefused) -> BurnInDocum
     if refusal.kind not in ("busy", "refused"):
         raise refusal
     told = msgspec.convert(session.ask("status"), StatusDocument)
-    devices = _chosen(load_targets(_listed(told.devices)), load.arguments.device)
+    targets, names = load_targets(_listed(told.devices)), load.arguments.device
+    devices = chosen(targets, names, "burn-in") if names else targets
     if told.simulated or not any(compute_kind(device) for device in devices):
         raise refusal
     results = _load(load, devices, None, ClaimsSeen, among=(), busy={each.id: str(refusal) for each in devices})
@@ -241,7 +242,8 @@ def _alone(load: Load) -> None:
     # One lock from the first look to the verdict: who takes it between load and verdict would cost the results.
     with acquire_node_lock(load.runtime, "nodevet burn-in"):
         before = _look_before(settings)
-        devices = _chosen(load_targets(before.devices), load.arguments.device)
+        targets, names = load_targets(before.devices), load.arguments.device
+        devices = chosen(targets, names, "burn-in") if names else targets
         busy = {device.id: reason for device in devices if (reason := busy_reason(before, (device,)))}
 
         def stamped(result: Result) -> Result:
@@ -312,12 +314,6 @@ def _judged_alone(
     if trouble:
         _complain(f"the history was not written: {trouble}")
     return burn_in_document(after, plan=load.arguments.plan, results=results)
-
-
-def _chosen(targets: tuple[Device, ...], names: list[str]) -> tuple[Device, ...]:
-    if not names:
-        return targets
-    return chosen(targets, names, "burn-in")
 
 
 def _load(

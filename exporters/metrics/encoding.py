@@ -8,7 +8,7 @@ scrape loads this module; docs/decisions/0034-prometheus-client-encodes.md state
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from functools import partial
 
 from prometheus_client import Metric
@@ -27,7 +27,8 @@ def encoded(found: Iterable[Family], guard: Guard | None = None, *, openmetrics:
 
     Names are escaped by the default of the library, ``underscores``; our names need no escaping.
     """
-    return _ENCODERS[openmetrics](_Families(found, guard))
+    encode = in_openmetrics if openmetrics else in_text
+    return encode(_Families(found, guard))
 
 
 class _Families:
@@ -42,10 +43,6 @@ class _Families:
             made = kept(self._guard, f"metric {family.name}", partial(metric, family), None)
             if made is not None:
                 yield made
-
-
-_ENCODERS: Mapping[bool, Callable[[_Families], bytes]] = {False: in_text, True: in_openmetrics}
-"""The encoder, by whether the page is OpenMetrics."""
 
 
 def metric(family: Family) -> Metric:

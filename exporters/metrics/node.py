@@ -11,7 +11,6 @@ from nodevet.checks.core.model import (
     DeviceKind,
     Episode,
     EpisodeState,
-    Finding,
     Outcome,
     OwnUse,
     ReaderState,
@@ -201,16 +200,10 @@ def _limits(snapshot: Snapshot, units: tuple[str, ...]) -> Iterator[Family]:
         model = models.get(finding.device, NODE)
         labels = (finding.check, finding.code, limit.op, model)
         known = by_unit[limit.unit].get(labels)
-        by_unit[limit.unit][labels] = limit.value if known is None else _stricter(finding, known)
+        stricter = min if limit.op.startswith(">") else max
+        by_unit[limit.unit][labels] = limit.value if known is None else stricter(limit.value, known)
     for unit, samples in by_unit.items():
         yield family("limit", samples, unit=unit)
-
-
-def _stricter(finding: Finding, known: Value) -> Value:
-    """Return the stricter of two limits."""
-    assert finding.limit is not None
-    choose = min if finding.limit.op.startswith(">") else max
-    return choose(finding.limit.value, known)
 
 
 def _readers(snapshot: Snapshot) -> Iterator[Family]:
