@@ -256,7 +256,7 @@ def test_a_watch_knows_each_piece_of_code_of_a_site_while_it_runs(packages: Path
 
 
 FORKED = "import builtins, os; builtins.forked.append(os.fork())"
-FORKS = {
+FORKS: dict[str, dict[str, Any]] = {
     "returns": {"body": FORKED},
     "raises": {"body": f"{FORKED}; 1 / builtins.forked[-1]"},
     "is imported": {"code": f"{FORKED}\n{GOOD.format(check='site-disk', body='pass')}"},
