@@ -122,6 +122,22 @@ def test_a_process_that_cannot_be_looked_at_costs_these_values_alone() -> None:
     assert reader.last == OwnUse()
 
 
+def test_the_proportional_memory_is_read_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel walks all pages for it; the other values are read for each judgement."""
+    whole, walks, now = psutil.Process.memory_full_info, list[float](), [0.0]
+
+    def counted(process: psutil.Process) -> object:
+        walks.append(now[0])
+        return whole(process)
+
+    monkeypatch.setattr(psutil.Process, "memory_full_info", counted)
+    reader = OwnUseReader(monotonic=lambda: now[0])
+    for now[0] in (0.0, 10.0, 59.0, 60.0, 70.0, 120.0):
+        reader.before_judging()
+        assert None not in msgspec.structs.astuple(reader.last)
+    assert walks == [0.0, 60.0, 120.0]
+
+
 def test_a_kernel_that_tells_no_share_is_not_taken_for_one_without_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """psutil adds up what it finds, which is nothing."""
     whole = psutil.Process.memory_full_info

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
@@ -18,32 +19,47 @@ _UNREADABLE = (psutil.Error, OSError, ValueError, LookupError)
 """What psutil raises where a file of /proc cannot be opened, or holds something that it does not expect."""
 
 
+PROPORTIONAL_SECONDS = 60.0
+"""The interval of readings of the proportional memory: the kernel walks all pages for it, which takes milliseconds."""
+
+
 class OwnUseReader(Service):
-    """Reads once for each judgement, and keeps what was read last."""
+    """Reads the use of the agent's process before each judgement."""
 
     name = "own_use"
 
-    def __init__(self, attach: Callable[[], psutil.Process] = psutil.Process) -> None:
-        """Read nothing yet; *attach* returns the process to look at."""
+    def __init__(
+        self, attach: Callable[[], psutil.Process] = psutil.Process, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Read nothing yet; *attach* returns the process to look at, *monotonic* the seconds of a clock."""
         self._attach = attach
+        self._monotonic = monotonic
+        self._due = 0.0
         self.last = OwnUse()
 
     def before_judging(self) -> None:
-        """Read anew; what cannot be read is not known."""
-        process = _read(self._attach)
-        self.last = OwnUse() if process is None else _use(process)
+        """Read again; a value that cannot be read is unknown."""
+        process, now = _read(self._attach), self._monotonic()
+        if process is None:
+            self._due, self.last = now, OwnUse()
+            return
+        is_due = now >= self._due
+        if is_due:
+            self._due = now + PROPORTIONAL_SECONDS
+        self.last = _use(process, None if is_due else self.last.proportional_bytes)
 
     def describe(self, info: AgentInfo) -> AgentInfo:
         """Tell what was read."""
         return msgspec.structs.replace(info, own_use=self.last)
 
 
-def _use(process: psutil.Process) -> OwnUse:
+def _use(process: psutil.Process, proportional_bytes: int | None) -> OwnUse:
+    """Return the use of *process*; *proportional_bytes* is the last reading of that memory, None to read it."""
     with process.oneshot():  # each file of /proc is read once
         return OwnUse(
             resident_bytes=_read(lambda: process.memory_info().rss) or None,
             # 0 where the kernel tells no Pss: psutil adds up what it finds
-            proportional_bytes=_read(lambda: process.memory_full_info().pss) or None,
+            proportional_bytes=proportional_bytes or _read(lambda: process.memory_full_info().pss) or None,
             cpu_seconds=_read(partial(_cpu_seconds, process)),
             open_descriptors=_read(process.num_fds),
             threads=_read(process.num_threads),

@@ -17,8 +17,9 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True):
     """A row of reference/vendors.csv; None is unknown.
 
     ``backend``: checks/backends has a folder of the vendor's name, whose ``backend.py`` reads its devices and is polled
-    for events every ``event_poll_seconds``, where it has any. ``topology``: the backend reports the connections of its
-    devices. ``compute`` is torch's name for the devices. ``kernel_module`` is their driver, ``links`` the name of the
+    for events every ``event_poll_seconds``, where it has any. Each poll wakes an idle process, and the kernel log
+    reports most of these events within a second. ``topology``: the backend reports the connections of its devices.
+    ``compute`` is torch's name for the devices. ``kernel_module`` is their driver, ``links`` the name of the
     vendor's links, ``install`` the way to a working driver. ``release_action`` and ``release_advice`` are the remedy
     where driver components are of different releases, ``ecc_advice`` the way to enable error correction of memory,
     ``links_advice`` the remedy where no link is visible. ``drained_by`` is the command by which a person takes a device
