@@ -9,6 +9,7 @@ from pathlib import Path
 import hypothesis
 import psutil
 import pytest
+from fakes import depth
 from fakes.freezer import NO_FREEZER, freeze
 from fakes.kernel import NO_CRASHES, NO_KERNEL_LOG, NO_MOUNTS
 from fakes.privileges import NO_ROOT, NO_TRACING
@@ -51,8 +52,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--soak", action="store_true", help="run campaigns in full, not a tenth or less of each")
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """A property is judged by its outcome: how long one example took says how busy the machine is."""
+    depth.IS_CAMPAIGN = bool(config.getoption("--soak"))
     slow = [hypothesis.HealthCheck.too_slow]
     hypothesis.settings.register_profile("busy", hypothesis.settings(), deadline=None, suppress_health_check=slow)
     hypothesis.settings.load_profile("busy")
