@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import importlib
 import io
 import itertools
@@ -13,6 +14,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -461,6 +463,54 @@ def test_an_agent_that_its_watchdog_ends_says_where_it_stood(tmp_path: Path) -> 
         process.send_signal(signal.SIGABRT)
         assert process.wait(10.0) == -signal.SIGABRT
     assert 'site_checks.py", line 12 in judge' in agent.log.read_text()
+
+
+def sample_processor_time() -> None:
+    """Begin as a profiler does: a signal for each slice of processor time, with a handler."""
+    signal.signal(signal.SIGPROF, lambda *_: None)
+    signal.setitimer(signal.ITIMER_PROF, 0.01, 0.01)
+
+
+def sample_own_time() -> None:
+    """Begin a timer of the time outside of the kernel, without a handler."""
+    signal.setitimer(signal.ITIMER_VIRTUAL, 0.01, 0.01)
+
+
+def watch_a_pipe() -> None:
+    """Have the kernel send SIGIO for a pipe, without a handler, and write to it a moment later."""
+    reading, writing = os.pipe()
+    fcntl.fcntl(reading, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(reading, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
+    threading.Timer(0.02, os.write, (writing, b"x")).start()
+
+
+def send_later() -> None:
+    """Take a real-time signal, and have it sent a moment later."""
+    number = signal.SIGRTMIN + 6
+    signal.signal(number, lambda *_: None)
+    threading.Timer(0.02, os.kill, (os.getpid(), number)).start()
+
+
+@pytest.mark.parametrize("leave", [sample_processor_time, sample_own_time, watch_a_pipe, send_later])
+def test_a_signal_that_a_check_of_a_site_left_behind_ends_nothing(leave: Callable[[], None]) -> None:
+    """It arrives when the check is over and its handler undone, where the default action would end the agent."""
+    child = os.fork()
+    if child == 0:
+        try:
+            within(60.0, leave)
+            until = time.monotonic() + 0.2
+            while time.monotonic() < until:
+                sum(range(1000))
+        finally:
+            os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@pytest.mark.parametrize("timer", [signal.ITIMER_PROF, signal.ITIMER_VIRTUAL])
+def test_a_timer_that_a_check_of_a_site_left_on_is_stopped(timer: int) -> None:
+    """It would wake the agent a hundred times a second."""
+    within(60.0, lambda: signal.setitimer(timer, 30.0, 30.0))
+    assert signal.getitimer(timer) == (0.0, 0.0)
 
 
 def test_what_a_check_of_a_site_sets_for_the_whole_process_is_undone() -> None:

@@ -25,6 +25,12 @@ AGAIN_SECONDS = 0.2
 
 ENDS = (signal.SIGTERM, signal.SIGINT)
 NEVER_SET = (signal.SIGKILL, signal.SIGSTOP)
+TIMERS = (signal.ITIMER_PROF, signal.ITIMER_VIRTUAL)
+LEFT_BEHIND = (signal.SIGPROF, signal.SIGVTALRM, signal.SIGIO)
+"""Signals of profilers and of descriptors with O_ASYNC: they may arrive after the work has ended."""
+
+REAL_TIME = range(signal.SIGRTMIN, signal.SIGRTMAX + 1)
+
 LIMITS = tuple(sorted(number for name, number in vars(resource).items() if name.startswith("RLIMIT_")))
 STREAMS = ("stdin", "stdout", "stderr")
 UMASK = re.compile(r"^Umask:\s*([0-7]+)$", re.MULTILINE)
@@ -77,9 +83,19 @@ class _Signals:
         signal.set_wakeup_fd(self._wakeup, warn_on_full_buffer=False)
         for number, handler in self._taken.items():
             # A handler that Python did not install, such as that of faulthandler, is unknown here and stays as it is.
-            if signal.getsignal(number) is not handler:
-                signal.signal(number, handler or signal.SIG_DFL)
+            if signal.getsignal(number) is not handler or number in LEFT_BEHIND:
+                signal.signal(number, self._restored(number, handler or signal.SIG_DFL))
         signal.pthread_sigmask(signal.SIG_SETMASK, self._blocked)
+
+    @staticmethod
+    def _restored(number: int, handler: Handler | int) -> Handler | int:
+        """Return *handler*, or one that does nothing: what the work started may send a signal whose default kills."""
+        is_ours = number in LEFT_BEHIND or number in REAL_TIME  # of the others a person or systemd may send some
+        return _pass_over if is_ours and handler is signal.SIG_DFL else handler
+
+
+def _pass_over(_number: int, _frame: FrameType | None) -> None:
+    """Do nothing. Children do not inherit a handler, as they would an ignored signal."""
 
 
 class _Process:
@@ -145,7 +161,8 @@ def within(seconds: float, work: Callable[[], Returned]) -> Returned:
         alarm.is_set = False  # the alarm rang between the end of the work and that line
         raise
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        for timer in (signal.ITIMER_REAL, *TIMERS):
+            signal.setitimer(timer, 0.0)
         before.restore()
         process.restore()
         socket.setdefaulttimeout(timeout)
