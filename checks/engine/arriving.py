@@ -1,7 +1,7 @@
-"""Boards that may still appear: in the first minutes after a boot, drivers are still probing boards.
+"""Boards that may still appear: after a boot, after a release, and where a board was bound to its driver just now.
 
-A board that was not yet seen in this boot is not missing. An agent that closed its gate for such a board would not
-reopen the gate once the board appears.
+Such a board is not missing. An agent that closed its gate for such a board would not reopen the gate once the board
+appears.
 """
 
 from __future__ import annotations
@@ -32,17 +32,31 @@ def may_be_bound_yet(view: View, board: Device) -> bool:
 def is_being_taken(view: View, page: Device) -> bool:
     """Return whether the driver may still be initializing *page*: the kernel binds a board before that."""
     vendor = vendor_of(page.vendor)
-    return vendor.takes_in_turn and page.driver == vendor.kernel_module and is_booting(view)
+    if page.driver != vendor.kernel_module:
+        return False
+    return (vendor.takes_in_turn and is_booting(view)) or bool(_arrived(view, vendor.vendor, page, page.id))
 
 
-def may_be_listed_yet(view: View, seen: Seen, page: Device | None) -> bool:
-    """Return whether the board that was *seen*, but not yet in this boot, may still appear.
+def not_listed_since(view: View, seen: Seen, page: Device | None) -> str:
+    """Return since when the board that was *seen* is awaited, if it may still appear; empty if it should be there.
 
     *page* is the device at its slot on the bus. How the driver behind a command probes boards is unknown.
     """
-    if seen.last.boot_id == view.now.boot_id or not is_booting(view):
-        return False
-    return seen.device.backend.startswith(COMMANDS) or (page is not None and is_being_taken(view, page))
+    board = seen.device
+    is_taking = board.backend.startswith(COMMANDS) or (page is not None and is_being_taken(view, page))
+    if is_taking and seen.last.boot_id != view.now.boot_id and is_booting(view):
+        return "the boot"
+    return _arrived(view, board.backend, page, board.id)
+
+
+def _arrived(view: View, backend: str, page: Device | None, board: str) -> str:
+    """Return what happened so recently that *backend* may not list *board* yet; empty if nothing did."""
+    taking = choose("driver.taking")
+    resumed, listed = view.arrived.resumed.get(backend, (None, frozenset()))
+    if resumed is not None and board not in listed and taking.holds(view.now.seconds_since(resumed) or 0.0):
+        return "the devices were released"
+    bound = view.arrived.bound.get(page.pci or "") if page is not None else None
+    return "its driver was bound" if bound and taking.holds(view.now.seconds_since(bound) or 0.0) else ""
 
 
 def page_of(device: Device, pages: Iterable[Device]) -> Device | None:

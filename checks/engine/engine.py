@@ -25,6 +25,7 @@ from nodevet.checks.core.sample import Instant, Sample
 from nodevet.checks.kernel_log.dedupe import Deduplicator, DeduplicatorState
 
 from .acknowledgement import Returns
+from .arrivals import Arrivals
 from .baseline import by_name, forget, links_noted, named, owed, remember, without_pages, without_ports
 from .check_run import ConfiguredCheck
 from .consequences import counted_once, joined, shown_once
@@ -100,6 +101,7 @@ class Engine:
         self._scope = scope
         self._generation = 0
         self._listed = ListedDevices()
+        self._arrivals = Arrivals()
         self._samples: dict[tuple[str, str], Sample] = {}
         self._counters = Counters()
         self._lapses = Lapses()
@@ -127,6 +129,7 @@ class Engine:
     def take_devices(self, backend: str, devices: Iterable[Device]) -> None:
         """Replace the inventory of *backend* by its new enumeration; samples of removed devices are deleted."""
         gone = self._listed.take(backend, devices, self._memory, (name for name, _ in self._cadences))
+        self._arrivals.take_list(backend, self._listed.of(backend), self._clock())
         for key in [key for key, sample in self._samples.items() if (sample.backend, sample.device) in gone]:
             del self._samples[key]
 
@@ -159,6 +162,7 @@ class Engine:
     def take_readers(self, statuses: Iterable[ReaderStatus]) -> None:
         """Replace the statuses of the readers."""
         self._readers = tuple(by_name(status, self._listed.names) for status in statuses)
+        self._arrivals.take_readers(self._readers, self._clock())
 
     def take_kernel_log(self, state: KernelLogState) -> None:
         """Replace the state of the kernel log."""
@@ -355,6 +359,7 @@ class Engine:
             duplicates=self._listed.duplicates,
             drained=self._listed.drained,
             on_bus=self._listed.pages(),
+            arrived=self._arrivals.told(),
             memory=msgspec.structs.replace(self._memory, seen=MappingProxyType(self._memory.seen)),
             samples=MappingProxyType(self._samples),
             growth=MappingProxyType(self._counters.growth),

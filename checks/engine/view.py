@@ -105,6 +105,17 @@ class KnownDevices(msgspec.Struct, frozen=True):
     seen: dict[str, Seen] = {}
 
 
+class Arrived(msgspec.Struct, frozen=True):
+    """Boards that their driver may not list yet, because they or the driver arrived while the agent watched.
+
+    ``bound``: when the kernel bound a driver to a board that no backend has listed since, by PCI address. ``resumed``:
+    the end of the last release of a backend, and the ids of the devices that it has listed since.
+    """
+
+    bound: Mapping[str, Instant] = {}
+    resumed: Mapping[str, tuple[Instant, frozenset[str]]] = {}
+
+
 class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """The present state of the node. ``devices`` answered the last enumeration; ``memory`` contains those known before.
     ``duplicates`` are devices that two backends list: the omitted entry, and the one in ``devices``. ``drained`` were
@@ -122,6 +133,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     duplicates: tuple[tuple[Device, Device], ...] = ()
     drained: tuple[Device, ...] = ()
     on_bus: tuple[Device, ...] = ()
+    arrived: Arrived = Arrived()
     memory: KnownDevices = KnownDevices()
     samples: Mapping[tuple[str, str], Sample] = {}
     growth: Mapping[tuple[str, str, Part], Growth] = {}

@@ -29,7 +29,7 @@ from nodevet.checks.core.model import (
     ReaderState,
     ReaderStatus,
 )
-from nodevet.checks.engine.arriving import is_being_taken, is_booting, may_be_bound_yet, may_be_listed_yet, page_of
+from nodevet.checks.engine.arriving import is_being_taken, is_booting, may_be_bound_yet, not_listed_since, page_of
 from nodevet.checks.engine.bare import bare_boards, is_unanswered, out_of_place, unread_boards, without_address
 from nodevet.checks.engine.baseline import UNNAMED
 from nodevet.checks.engine.judging import Rule
@@ -257,7 +257,7 @@ def _lost(view: View, device: Device) -> Finding:
                 evidence_time=reader.last_round,
             )
         if is_being_taken(view, device) and (reader is None or device.pci not in reader.quarantined):
-            facts = f"{name}: bound to {device.driver}, which lists boards one by one and has not listed this one yet"
+            facts = f"{name}: bound to {device.driver}, which has not listed this board yet"
             return LOST.on_node(Outcome.UNMEASURED, facts, device=device.id, required=True)
         if device.pci in not_given(view) and (reader is None or device.pci not in reader.quarantined):
             facts = f"{name}: bound to {device.driver}; the agent's container has other boards and not this one"
@@ -342,8 +342,8 @@ def _missing(view: View, device: Device) -> Finding:
             f"{name}: not listed, and possibly the same board as {device_name(view, silent.id)}, which does not answer",
             device=device.id,
         )
-    if may_be_listed_yet(view, view.memory.seen[device.id], at_slot):
-        facts = f"{name}: not listed by {device.backend} since the boot; its boards may appear one by one"
+    if since := not_listed_since(view, view.memory.seen[device.id], at_slot):
+        facts = f"{name}: not listed by {device.backend} since {since}; its boards may appear one by one"
         return MISSING.on_node(Outcome.UNMEASURED, facts, device=device.id, required=True)
     others = [other for other in view.devices if other.id in view.memory.seen[device.id].instead]
     if others:

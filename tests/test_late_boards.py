@@ -1,0 +1,167 @@
+"""Boards that their driver lists a moment after the kernel bound them, or after a release: none of them is lost."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from fakes.gpu_node import GpuNode
+from fakes.host_tree import pci_device, virtual_machine, write_tree
+from fakes.nvml.scenario import FakeNvml, pci
+from fakes.views import at, bare_board, gpu, healthy, judge, of
+
+from nodevet.checks.core.model import Device, Outcome, ReaderState, ReaderStatus
+from nodevet.checks.engine.arrivals import Arrivals
+from nodevet.checks.engine.view import Arrived, KnownDevices, Seen, View
+
+PAGE, OTHER = "0000:40:00.0", "0000:50:00.0"
+TAKING_SECONDS = 120
+
+
+def running(backend: str, state: ReaderState = ReaderState.RUNNING) -> ReaderStatus:
+    """Return the status of a reader."""
+    return ReaderStatus(backend=backend, state=state, last_round=at())
+
+
+def pages(*drivers: str | None) -> tuple[Device, ...]:
+    """Return the boards as the bus shows them, each with its driver."""
+    return tuple(bare_board(slot, driver) for slot, driver in zip((PAGE, OTHER), drivers, strict=False))
+
+
+LISTED = ("nvidia", (gpu("GPU-1", PAGE),))
+BINDINGS: dict[str, tuple[list[tuple[str, tuple[Device, ...]]], set[str]]] = {
+    "there before the agent": ([("host", pages("nvidia"))], set()),
+    "given back by a guest": ([("host", pages("vfio-pci")), ("host", pages("nvidia"))], {PAGE}),
+    "plugged in": ([("host", pages("nvidia")), ("host", pages("nvidia", "nvidia"))], {OTHER}),
+    "without a driver": ([("host", pages("nvidia")), ("host", pages("nvidia", None))], set()),
+    "taken away again": ([("host", ()), ("host", pages("nvidia")), ("host", ())], set()),
+    "lost its driver again": ([("host", ()), ("host", pages("nvidia")), ("host", pages(None))], set()),
+    "listed since": ([("host", ()), ("host", pages("nvidia")), LISTED], set()),
+    "listed before the bus was read": ([("host", ()), LISTED, ("host", pages("nvidia"))], set()),
+    "as before": ([("host", ()), ("host", pages("nvidia")), ("host", pages("nvidia"))], {PAGE}),
+}
+
+
+@pytest.mark.parametrize("case", BINDINGS)
+def test_a_board_arrives_when_the_kernel_binds_it_and_until_it_is_listed(case: str) -> None:
+    """A board that was bound before the agent looked did not arrive: its driver had all the time that it needed."""
+    lists, bound = BINDINGS[case]
+    arrivals = Arrivals()
+    for number, (backend, devices) in enumerate(lists):
+        arrivals.take_list(backend, devices, at(number))
+    assert arrivals.told().bound.keys() == bound
+    assert all(since == at(1) for since in arrivals.told().bound.values())
+
+
+def test_a_release_has_its_driver_list_everything_anew() -> None:
+    """What it has listed since the end of the release counts; a second release begins again."""
+    arrivals = Arrivals()
+    boards = (gpu("GPU-1", PAGE), gpu("GPU-2", OTHER))
+    arrivals.take_list("nvidia", boards, at())
+    arrivals.take_readers([running("nvidia")], at(1))
+    assert not arrivals.told().resumed
+    for began in (2, 6):
+        arrivals.take_readers([running("nvidia", ReaderState.RELEASED)], at(began))
+        arrivals.take_readers([running("nvidia", ReaderState.STARTING)], at(began + 1))
+        assert arrivals.told().resumed == {"nvidia": (at(began + 1), frozenset())}
+        arrivals.take_list("nvidia", boards[:1], at(began + 2))
+        arrivals.take_readers([running("nvidia")], at(began + 2))
+        assert arrivals.told().resumed == {"nvidia": (at(began + 1), frozenset({"GPU-1"}))}
+
+
+def unlisted(arrived: Arrived, *, known: bool) -> View:
+    """Return a view of a node whose driver lists one board, and not the other, which the bus shows as bound to it."""
+    board, page, late = gpu("GPU-other", OTHER), bare_board(PAGE, "nvidia"), gpu("GPU-late", PAGE)
+    seen = {board.id: Seen(board, at(-60), at())} | ({late.id: Seen(late, at(-60), at(-5))} if known else {})
+    return msgspec.structs.replace(
+        healthy(),
+        devices=(board, page),
+        on_bus=(page, bare_board(OTHER, "nvidia")),
+        arrived=arrived,
+        memory=KnownDevices(seen),
+        readers=(running("nvidia"), running("host")),
+    )
+
+
+@pytest.mark.parametrize(
+    ("arrived", "outcome"),
+    [
+        (Arrived(), Outcome.FAIL),
+        (Arrived(bound={PAGE: at(-2)}), Outcome.UNMEASURED),
+        (Arrived(bound={PAGE: at(10 - TAKING_SECONDS)}), Outcome.UNMEASURED),
+        (Arrived(bound={PAGE: at(-TAKING_SECONDS)}), Outcome.FAIL),
+        (Arrived(bound={OTHER: at(-2)}), Outcome.FAIL),
+        (Arrived(resumed={"nvidia": (at(-2), frozenset())}), Outcome.UNMEASURED),
+        (Arrived(resumed={"nvidia": (at(-TAKING_SECONDS), frozenset())}), Outcome.FAIL),
+        (Arrived(resumed={"amd": (at(-2), frozenset())}), Outcome.FAIL),
+    ],
+)
+@pytest.mark.parametrize("known", [False, True], ids=["new", "known"])
+def test_a_board_that_arrived_is_lost_after_two_minutes_alone(arrived: Arrived, outcome: Outcome, known: bool) -> None:
+    """Until then it is unknown, by its page or by its name, and closes no gate."""
+    view = unlisted(arrived, known=known)
+    code, device = ("device.missing", "GPU-late") if known else ("device.lost", f"pci-{PAGE}")
+    found = of(judge("inventory", view), code, device)
+    assert found.outcome is outcome
+    assert found.required is (outcome is Outcome.UNMEASURED)
+
+
+def test_a_board_that_was_listed_after_a_release_and_is_gone_again_is_missing() -> None:
+    """It is no late one: its driver had it."""
+    view = unlisted(Arrived(resumed={"nvidia": (at(-2), frozenset({"GPU-late"}))}), known=True)
+    assert of(judge("inventory", view), "device.missing", "GPU-late").outcome is Outcome.FAIL
+
+
+def node_with_pages(tmp_path: Path, library: Path) -> tuple[GpuNode, Path]:
+    """Return a node whose driver has its folder in /proc, not started, and the root of its files."""
+    files: dict[str, Any] = dict(virtual_machine() | FakeNvml(tmp_path / "unused", library).host_files())
+    for slot in range(8):
+        facts = f"Model: \t NVIDIA H100 80GB HBM3\nDevice Minor: \t {slot}\n"
+        files[f"proc/driver/nvidia/gpus/{pci(slot)}/information"] = facts
+    root = write_tree(tmp_path / "root", files)
+    return GpuNode(tmp_path, library, root=str(root)), root
+
+
+def said(status: Mapping[str, Any], words: str) -> bool:
+    """Return whether a finding of *status* has these *words*."""
+    return any(words in entry["message"] for entry in status["findings"])
+
+
+def test_a_board_that_a_guest_gives_back_is_never_lost(tmp_path: Path, fake_nvml_library: Path) -> None:
+    """The bus shows it bound, and its driver lists it a moment later."""
+    node, root = node_with_pages(tmp_path, fake_nvml_library)
+    bus, page = root / f"sys/bus/pci/devices/{pci(7)}", root / f"proc/driver/nvidia/gpus/{pci(7)}"
+    aside = tmp_path / "aside"
+    aside.mkdir()
+    shutil.move(bus, aside / "bound")
+    shutil.move(page, aside / "page")
+    write_tree(root, pci_device(pci(7), "0x10de", "0x2330", "0x030200", driver="vfio-pci", node=1))
+    node.machine.set("count", 7)
+    with node:
+        node.wait_for(lambda status: status["agent"]["ready"] and status["generation"] > 2, 20.0, "not ready")
+        bus.rename(aside / "lent")
+        (aside / "bound").rename(bus)
+        node.wait_for(lambda status: said(status, "has not listed this board yet"), 20.0, "the board was not awaited")
+        assert not node.state_file().hard
+        (aside / "page").rename(page)
+        node.machine.set("count", 8)
+        status = node.wait_for_verdict("ok", 30.0)
+        assert not [entry for entry in status["findings"] if entry["outcome"] == "fail"]
+
+
+def test_boards_that_come_one_by_one_after_a_release_are_not_missing(tmp_path: Path, fake_nvml_library: Path) -> None:
+    """A person reloads the driver in that time, which lists three boards first, and then all of them."""
+    node, _ = node_with_pages(tmp_path, fake_nvml_library)
+    with node:
+        node.wait_for_verdict("ok", 20.0)
+        assert node.command("release", "--for", "3s").returncode == 0
+        node.machine.update({f"present.{slot}": 0 for slot in range(3, 8)})
+        node.wait_for(lambda status: said(status, "since the devices were released"), 20.0, "no board was awaited")
+        assert not node.state_file().hard
+        node.machine.clear()
+        node.wait_for_verdict("ok", 30.0)
+        assert not node.state_file().hard
