@@ -400,6 +400,15 @@ def test_a_device_is_known_by_what_does_not_change(shared_reader: ReaderProcess)
     assert "vbios" in {firmware.component for firmware in device.firmware}
 
 
+def test_the_links_of_a_board_are_read_again_when_other_boards_came(fake_amdsmi: FakeAmdSmi) -> None:
+    """A driver that is taking its boards lists three, which have links to one another, and then all eight."""
+    fake_amdsmi.update({f"present.{slot}": 0 for slot in range(3, 8)})
+    with reader_of(fake_amdsmi) as reader:
+        assert [len(device.links) for device in reader.ready().devices] == [3, 3, 3]
+        fake_amdsmi.clear()
+        assert [len(device.links) for device in reader.enumerate_again()] == [8] * 8
+
+
 def test_an_identity_that_could_not_be_had_at_first_is_asked_for_again(fake_amdsmi: FakeAmdSmi) -> None:
     """A board that was busy is not for ever one without name and links: what it must be able to report follows."""
     for symbol in ("amdsmi_get_gpu_asic_info", "amdsmi_get_gpu_board_info", "amdsmi_get_gpu_xgmi_link_status"):

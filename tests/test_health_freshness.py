@@ -235,6 +235,14 @@ def test_reader_that_failed_is_unmeasured() -> None:
     assert "no permission" in finding.message
 
 
+def test_collector_whose_library_refuses_is_not_down() -> None:
+    """It was killed before: that is over once another process asked the library, whose answer is the cause now."""
+    refuses = Failure(FailureKind.NO_DRIVER, "open: 999", of_driver=True)
+    for failure, outcome in ((refuses, PASS), (Failure(FailureKind.READER, "killed by SIGKILL"), UNMEASURED)):
+        view = healthy(readers=(reader("nvidia", ReaderState.FAILED, failure=failure),))
+        assert of(judge("freshness", view), "reader.down", NODE).outcome is outcome
+
+
 def test_reader_that_never_answered_is_unmeasured() -> None:
     """Nobody knows yet what there is; once it has answered, a restart of its is no fault."""
     waiting = View(now=at(), readers=(reader("amd", ReaderState.STARTING, last_round=None),))

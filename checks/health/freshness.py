@@ -186,6 +186,8 @@ def _reader(reader: ReaderStatus, policy: Freshness, nameless: str) -> Iterator[
         )
     elif running or rests:
         yield DOWN.on_node(Outcome.PASS, well, part=part, evidence_time=reader.last_round)
+    elif reader.state is ReaderState.FAILED:
+        yield DOWN.on_node(Outcome.PASS, f"{name} runs; its library refuses", part=part, evidence_time=reader.looked)
     for kind in BROKEN:
         if down is kind:
             # A device that is at fault fails by itself, and the others are read again: the collector is not broken.

@@ -98,14 +98,20 @@ class AmdBackend:
         self._gpus: dict[str, _Gpu] = {}
         self._remembered: dict[str, _Gpu] = {}
         self._skipped = names_in(context, "skip")
+        self._listed = 0
         self.versions = self._read_versions()
 
     def devices(self) -> tuple[Device, ...]:
         """Enumerate again; unsupported values are retried. Raises BackendError where there is no device."""
         self._refuse_old_list()
+        handles = self._handles()
+        if len(handles) != self._listed:  # a board has links to those that are listed
+            self._listed = len(handles)
+            for known in self._remembered.values():
+                known.complete = False
         found: dict[str, _Gpu] = {}
         silent: list[tuple[int, BackendError]] = []
-        for index, handle in enumerate(self._handles()):
+        for index, handle in enumerate(handles):
             try:
                 gpu = self._open(index, handle, found)
             except BackendError as error:
