@@ -421,7 +421,7 @@ def test_records_that_nobody_read_are_told_on_every_surface(
     watch.read()
     watch.settle()
     assert ("1 records were overwritten" in watch.trouble) is told
-    assert ("enlarge the ring with the kernel option log_buf_len" in watch.trouble) is told
+    assert ("enlarge the ring buffer with the kernel option log_buf_len" in watch.trouble) is told
     watch.close()
 
     (tmp_path / "nodevet.toml").write_text('[agent.backends]\nenabled = ["host"]\n')

@@ -152,7 +152,7 @@ def test_a_slow_disk_hides_nothing_for_longer_than_the_bound() -> None:
     assert surfaces.showing.next_deadline == surfaces.clock.monotonic()
     surfaces.showing.tick()
     (shown,) = surfaces.shown
-    assert "has not written within 0.5 s" in shown.agent.store
+    assert "has not written the shown data for 0.5 s" in shown.agent.store
     assert shown.agent.notices[-1] == shown.agent.store == told[0]
 
 

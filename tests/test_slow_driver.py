@@ -182,7 +182,7 @@ def test_a_refusal_while_the_machine_refuses_memory_is_no_word_of_the_driver(
     assert machine.weigh(Failure(kind, "for a test", of_driver=True)) == (is_well, is_well)
     assert machine.weigh(Failure(kind, "for a test", of_driver=False)) == (False, False)
     told = machine.blame.of_all(cast(Child, machine), Failure(kind, "for a test", of_driver=True)).detail
-    assert ("may" in told) is not is_well, told
+    assert ("; " in told) is not is_well, told
 
 
 def test_what_the_libraries_say_of_a_want_is_no_word_of_the_driver() -> None:

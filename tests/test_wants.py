@@ -141,7 +141,7 @@ NO_BLOCKS = {"f_bfree": 0, "f_bavail": 0}
         (NO_BLOCKS, "the disk of /var/log is full (0 of 1073741824 bytes are left): make room there (df -h /var/log)"),
         ({"f_bfree": 255, "f_bavail": 255}, "the disk of /var/log is full (1044480 of"),
         ({"f_bfree": 256, "f_bavail": 256}, ""),
-        ({"f_ffree": 0, "f_favail": 0}, "has all 1000 files that it may have: remove some (df -i /var/log)"),
+        ({"f_ffree": 0, "f_favail": 0}, "has no free inode, all 1000 are used: remove files (df -i /var/log)"),
         ({"f_files": 0, "f_ffree": 0, "f_favail": 0}, ""),
         ({**NO_BLOCKS, "f_flag": os.ST_RDONLY}, ""),
         ({**NO_BLOCKS, "f_blocks": 0}, ""),

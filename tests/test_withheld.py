@@ -137,7 +137,7 @@ def test_a_board_that_its_driver_excludes_is_told_and_is_neither_missing_nor_los
     assert of(findings, "device.missing", other.id).outcome is Outcome.FAIL
     told = of(findings, "inventory.excluded", NODE)
     assert told.outcome is Outcome.WARN
-    assert "0000:3b:00.0: excluded by an option of the driver" in told.message
+    assert "0000:3b:00.0: excluded by a driver option" in told.message
     assert of(judge("inventory", view), "inventory.excluded", NODE).outcome is Outcome.PASS
 
 

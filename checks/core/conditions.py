@@ -54,6 +54,6 @@ def sound_conditions(conditions: dict[str, Any]) -> dict[str, Any]:
 def _is_sound(conditions: dict[str, Any]) -> bool:
     try:
         msgspec.convert(conditions, KnownConditions)
-    except msgspec.ValidationError:
+    except (msgspec.ValidationError, UnicodeEncodeError):  # the latter for half of a surrogate pair
         return False
     return True
