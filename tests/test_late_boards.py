@@ -38,8 +38,7 @@ BINDINGS: dict[str, tuple[list[tuple[str, tuple[Device, ...]]], set[str]]] = {
     "given back by a guest": ([("host", pages("vfio-pci")), ("host", pages("nvidia"))], {PAGE}),
     "plugged in": ([("host", pages("nvidia")), ("host", pages("nvidia", "nvidia"))], {OTHER}),
     "without a driver": ([("host", pages("nvidia")), ("host", pages("nvidia", None))], set()),
-    "taken away again": ([("host", ()), ("host", pages("nvidia")), ("host", ())], set()),
-    "lost its driver again": ([("host", ()), ("host", pages("nvidia")), ("host", pages(None))], set()),
+    "bound again and again": ([("host", ()), *[("host", pages("nvidia")), ("host", pages(None))] * 3], {PAGE}),
     "listed since": ([("host", ()), ("host", pages("nvidia")), LISTED], set()),
     "listed before the bus was read": ([("host", ()), LISTED, ("host", pages("nvidia"))], set()),
     "as before": ([("host", ()), ("host", pages("nvidia")), ("host", pages("nvidia"))], {PAGE}),
@@ -55,6 +54,18 @@ def test_a_board_arrives_when_the_kernel_binds_it_and_until_it_is_listed(case: s
         arrivals.take_list(backend, devices, at(number))
     assert arrivals.told().bound.keys() == bound
     assert all(since == at(1) for since in arrivals.told().bound.values())
+
+
+@pytest.mark.parametrize("later", [(), pages(None)], ids=["off the bus", "without its driver"])
+def test_a_board_that_went_again_long_ago_did_not_arrive(later: tuple[Device, ...]) -> None:
+    """It may be given to another guest, and come back: the two minutes begin then."""
+    arrivals = Arrivals()
+    for number, devices in enumerate([(), pages("nvidia"), later]):
+        arrivals.take_list("host", devices, at(number))
+    arrivals.take_list("host", later, at(2 * TAKING_SECONDS))
+    assert not arrivals.told().bound
+    arrivals.take_list("host", pages("nvidia"), at(1000))
+    assert arrivals.told().bound == {PAGE: at(1000)}
 
 
 def test_a_release_has_its_driver_list_everything_anew() -> None:

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from fakes.snapshots import burn_in, cpu_node
 from fakes.views import healthy, judge
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nodevet.agent.daemon.loads import Loads
@@ -120,6 +120,7 @@ def shown(snapshot: Snapshot, result: Result) -> None:
         MetricsPage(detail=True).render(snapshot, openmetrics)
 
 
+@settings(max_examples=40)
 @given(SENT)
 def test_each_result_is_shown_everywhere(sent: dict[str, Any]) -> None:
     """Judging, document, report, page, metrics and terminal show whatever a load sends."""

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from types import MappingProxyType
 
 from nodevet.checks.core.model import Device, DeviceKind, Instant, ReaderState, ReaderStatus
+from nodevet.checks.reference.limits import choose
 
 from .arriving import places_of
 from .view import Arrived
@@ -49,6 +50,11 @@ class Arrivals:
         listed = set[str | None]().union(*self._places.values())
         before = pages if self._drivers is None else self._drivers
         fresh = {pci for pci, driver in pages.items() if driver is not None and before.get(pci) != driver}
-        kept = {pci: since for pci, since in self._bound.items() if pages.get(pci) is not None}
-        self._bound = kept | dict.fromkeys(fresh - listed, now)
+        # A board that comes and goes is awaited from its first binding: else it would never be lost.
+        kept = {
+            pci: since
+            for pci, since in self._bound.items()
+            if pages.get(pci) is not None or choose("driver.taking").holds(now.seconds_since(since) or 0.0)
+        }
+        self._bound = dict.fromkeys(fresh - listed, now) | kept
         self._drivers = pages
