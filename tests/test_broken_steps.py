@@ -18,6 +18,7 @@ from fakes.views import GPU, event, healthy
 from nodevet.agent.daemon.ingest import Ingest
 from nodevet.agent.readers.blame import Blame
 from nodevet.agent.readers.reader import Reader
+from nodevet.agent.readers.rounds import Rounds
 from nodevet.agent.readers.telling import Listed, Told
 from nodevet.checks.core.guard import Bug, Guard, attempt
 from nodevet.checks.core.model import ReaderState, Reading, Sample
@@ -34,10 +35,10 @@ STEPS: dict[str, tuple[str, object, str]] = {
     "limit": ("segv", child_process, "tight_limit"),
     "start": ("segv", Reader, "_start"),
     "fell": ("segv", Reader, "_fell"),
-    "tell": ("segv", Reader, "_tell_failure"),
+    "tell": ("segv", Rounds, "_tell_unread"),
     "on_end": ("segv", Reader, "on_end"),
     "ready": ("segv", Reader, "_on_ready"),
-    "list": ("segv", Reader, "_list_devices"),
+    "list": ("segv", Rounds, "list_devices"),
     "finish": ("hang", Reader, "_finish"),
     "told": ("hang", Reader, "_note"),
     "starts": ("segv", Blame, "starts"),

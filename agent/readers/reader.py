@@ -9,41 +9,24 @@ from __future__ import annotations
 
 import math
 import selectors
-from collections.abc import Iterable
+
+import msgspec
 
 from nodevet.agent.config.reader_plan import ReaderPlan
 from nodevet.checks.core.clock import Clock
-from nodevet.checks.core.model import NEVER, Device, Failure, FailureKind, Instant, ReaderState, ReaderStatus, Sample
+from nodevet.checks.core.model import NEVER, Failure, FailureKind, ReaderState, ReaderStatus, Sample
 from nodevet.checks.core.wire import PROTOCOL, EventMessage, Failed, Note, Read, Ready, RoundDone, Sampled, Start
 from nodevet.checks.ipc.child_process import Child, Patience
 from nodevet.checks.system.process import Exit
 from nodevet.checks.system.procfs import ChildRecord
 
-from .at_work import device_at_work
 from .blame import Blame, Fallen, no_start, stuck_seconds
-from .calls_of_users import LeftOut
 from .orphan import Orphan
-from .quarantine import Quarantine
-from .stages import (
-    ABSENT,
-    FIRST_RESTART_SECONDS,
-    HELD_UP_SECONDS,
-    LINES_PER_ROUND,
-    LONGEST_RESTART_SECONDS,
-    LONGEST_RETRY_SECONDS,
-    PAST_DEADLINE,
-    RELEASE,
-    RETRY_SECONDS,
-    STEADY_SECONDS,
-    STOP,
-    Outcome,
-    Phase,
-    Round,
-    Schedule,
-    Wish,
-)
-from .telling import Listed, Telling
-from .unread import seen_at, unread, why_unread
+from .restarts import FIRST_RESTART_SECONDS, LONGEST_RESTART_SECONDS, Restarts
+from .rounds import Round, Rounds
+from .stages import ABSENT, LINES_PER_ROUND, PAST_DEADLINE, RELEASE, STOP, Outcome, Phase, Wish
+from .telling import Telling
+from .unread import seen_at
 from .witness import Surroundings
 
 
@@ -68,8 +51,6 @@ class Reader:
         self._clock = clock
         self._selector = selector
         self._telling = telling
-        self.listed_anew = False
-        """Whether the list of devices changed since the other readers were informed."""
         self._blame = blame
         self._deadline = min((entry.deadline_seconds for entry in plan.cadences.values()), default=1.0)
         self._stuck_seconds = stuck_seconds(self._deadline, plan.start_deadline_seconds)
@@ -80,46 +61,24 @@ class Reader:
         self._outcome: Outcome | None = None
         self._start_at: float | None = clock.monotonic()
         self._start_deadline = self._stuck_look = 0.0
-        self._falls = self._absences = self._refusals = self._starts = self._hangs = self._crashes = 0
-        self._round: Round | None = None
-        self._schedules = {group: Schedule(cadence, clock.monotonic()) for group, cadence in plan.cadences.items()}
-        self._quarantine = Quarantine()
-        self._left_out = LeftOut()
-        self._guilty: str | None = None
+        self._restarts = Restarts()
+        self.rounds = Rounds(plan, clock, telling)
         self._lines_left = LINES_PER_ROUND
-        self._state = ReaderState.STARTING
-        self._detail = ""
-        self._failure: Failure | None = None
-        self._last_round: Instant | None = None
-        self._looked: Instant | None = None
-        self._since: Instant | None = None
-        self._versions: dict[str, str] = {}
-        self._groups: tuple[str, ...] = ()
-        self.devices: tuple[Device, ...] = ()
-        """The devices as last listed; they stay known while their reader is down."""
+        self._status = ReaderStatus(backend=plan.backend, state=ReaderState.STARTING, required=plan.required)
 
     @property
     def status(self) -> ReaderStatus:
         """Return the status of the reader."""
-        return ReaderStatus(
-            backend=self._plan.backend,
-            state=self._state,
-            detail=self._child.call if self._child and self._state is ReaderState.STARTING else self._detail,
+        told, child, skipped = self._status, self._child, self.rounds.quarantine.skipped
+        return msgspec.structs.replace(
+            told,
+            detail=child.call if child and told.state is ReaderState.STARTING else told.detail,
             pid=self.record.pid if self.record else None,
-            starts=self._starts,
-            hangs=self._hangs,
-            crashes=self._crashes,
-            last_round=self._last_round,
-            failure=self._failure,
-            versions=self._versions,
-            quarantined=tuple(self._quarantine.skipped),
-            left_alone={device: failure.detail for device, failure in self._quarantine.skipped.items()},
-            required=self._plan.required,
+            quarantined=tuple(skipped),
+            left_alone={device: failure.detail for device, failure in skipped.items()},
             witnessed=self._blame.witnessed,
             blamed=self._blame.of_devices,
-            refusals=self._refusals,
-            since=self._since if self._phase is Phase.SERVING else None,
-            looked=self._looked,
+            since=told.since if self._phase is Phase.SERVING else None,
         )
 
     @property
@@ -134,11 +93,11 @@ class Reader:
         """Return whether no result is expected soon: every due round is answered, or cannot be."""
         now = self._clock.monotonic()
         if self._phase is Phase.SERVING:
-            return self._round is None and not any(entry.due <= now for entry in self._offered())
+            return self.rounds.settled
         if self._phase is Phase.STUCK or self._wish is not Wish.READ:
             return self.at_rest
         if self._orphan is not None:
-            return self._state is ReaderState.STUCK
+            return self._status.state is ReaderState.STUCK
         waits_long = self._start_at is not None and self._start_at > now + LONGEST_RESTART_SECONDS
         return self._phase is Phase.NONE and waits_long
 
@@ -156,22 +115,14 @@ class Reader:
         if self._phase is Phase.LOADING:
             candidates.append(self._blame.look_at(self._start_deadline, self._plan.start_deadline_seconds))
         if self._phase is Phase.SERVING:
-            due = min((entry.due for entry in self._offered()), default=None)
-            current = self._round
-            candidates.append(self._blame.look_at(current.deadline, self._patience(current)) if current else due)
-            candidates += [self._quarantine.next_deadline, self._left_out.next_deadline]
+            current = self.rounds.current
+            candidates.append(self._blame.look_at(current.deadline, current.seconds) if current else None)
+            candidates += self.rounds.next_deadlines
         elif self._wish is Wish.READ:
-            candidates.append(self._start_at)
-            candidates += [entry.given_up for entry in self._missable().values()]
+            candidates += [self._start_at, self.rounds.next_missed]
         return min((when for when in candidates if when is not None), default=None)
 
     # Requests of the agent.
-
-    def ask(self, group: str | None = None) -> None:
-        """Make *group* (or every group) due now."""
-        for name, schedule in self._schedules.items():
-            if group in (None, name):
-                schedule.due = self._clock.monotonic()
 
     def stop(self, patience: Patience = STOP) -> None:
         """Close the reader permanently, within the *patience*."""
@@ -187,7 +138,7 @@ class Reader:
         if self._wish is Wish.RELEASE:
             self._wish = Wish.READ
             self._start_at = self._clock.monotonic()
-            self.ask()
+            self.rounds.ask()
             if self._phase is Phase.NONE:
                 self._say(self._state_before_answer, "")
 
@@ -198,7 +149,7 @@ class Reader:
 
     def look_again(self) -> None:
         """Start at once if the vendor was absent or refused: another reader lists devices of it."""
-        if self._state in (ReaderState.ABSENT, ReaderState.FAILED):
+        if self._status.state in (ReaderState.ABSENT, ReaderState.FAILED):
             self.retry()
 
     def tick(self) -> None:
@@ -209,14 +160,14 @@ class Reader:
         self._mend(now)
         if self._phase is Phase.LOADING:
             self._tick_loading(now)
-        elif self._phase is Phase.STUCK:
-            self._tick_stuck(now)
+        elif self._phase is Phase.STUCK and now >= self._stuck_look:
+            self._look_at_stuck(now)
         elif self._phase is Phase.SERVING:
             self._tick_serving(now)
         elif self._phase is Phase.NONE and self._wish is Wish.READ:
             self._tick_absent(now)
         if self._phase is not Phase.SERVING and self._wish is Wish.READ:
-            self._tell_missed_rounds(now)
+            self.rounds.tell_missed(now, self._status.failure)
 
     # Messages of the child.
 
@@ -246,15 +197,15 @@ class Reader:
     def on_nonsense(self, detail: str) -> None:
         """End a child that breaks the protocol."""
         if self._phase in (Phase.LOADING, Phase.SERVING):
-            self._crashes += 1
+            self._change(crashes=self._status.crashes + 1)
             self._fell(self._blame.broke_protocol(detail), ReaderState.CRASHED)
             self._finish(PAST_DEADLINE, ask=False)
 
     def on_unreadable(self, detail: str) -> None:
         """Continue after one undecodable message: a device without a sample in this round is reported as unread."""
         self._note("error", "message ignored", detail=detail)
-        if self._round is not None:
-            self._round.unreadable = detail
+        if self.rounds.current is not None:
+            self.rounds.current.unreadable = self._blame.lost_words(detail)
         elif self._phase is Phase.LOADING:
             self.on_nonsense(detail)
 
@@ -262,13 +213,13 @@ class Reader:
         """Give up a child that cannot be killed; no other child is started while it lives."""
         self._phase = Phase.STUCK
         self._look_at_stuck(self._clock.monotonic())
-        self._note("error", "collector is stuck", detail=self._detail)
+        self._note("error", "collector is stuck", detail=self._status.detail)
 
     def on_end(self, ended: Exit) -> None:
         """Handle the exit of the process, and plan the next step."""
         assert self._child is not None
         if self._phase in (Phase.LOADING, Phase.SERVING):
-            self._crashes += 1
+            self._change(crashes=self._status.crashes + 1)
             self._fell(self._blame.ended(self._child, ended), ReaderState.CRASHED)
         self._blame.record_success()
         outcome, self._outcome, self._child, self._phase = self._outcome, None, None, Phase.NONE
@@ -287,71 +238,56 @@ class Reader:
             )
             self._on_failed(Failure(FailureKind.READER, detail))
             return
-        if not ready.devices and not self._quarantine.skipped:  # otherwise all devices were to be skipped
+        if not ready.devices and not self.rounds.quarantine.skipped:  # otherwise all devices were to be skipped
             self._on_failed(Failure(FailureKind.NO_DEVICES, f"backend {self._plan.backend} lists no device"))
             return
         assert self._child is not None
         self._blame.record_success()
         self._blame.loaded(self._child)
-        self._since = self._clock.instant()
-        self._absences = self._refusals = 0
-        self._groups = ready.groups
-        self._versions = ready.versions
-        self._list_devices(ready.devices)
+        self._restarts.absences = 0
+        self._change(since=self._clock.instant(), refusals=0, versions=ready.versions)
+        self.rounds.groups = ready.groups
+        self.rounds.list_devices(ready.devices)
         self._say(ReaderState.RUNNING, "")
         self._phase = Phase.SERVING
 
     def _on_failed(self, failure: Failure) -> None:
         """Handle a backend that cannot load or lost its library; try again later."""
-        self._refusals += 1
-        self._looked = self._clock.instant()
-        never_there = failure.kind in ABSENT and not self.devices
+        self._change(refusals=self._status.refusals + 1, looked=self._clock.instant())
+        never_there = failure.kind in ABSENT and not self.rounds.devices
         state = ReaderState.ABSENT if never_there else ReaderState.FAILED
-        self._absences = self._absences + 1 if never_there and not self._plan.required else 0
-        again = min(RETRY_SECONDS * 2.0 ** max(self._absences - 1, 0), LONGEST_RETRY_SECONDS)
-        seldom = self._phase is Phase.LOADING and not self.devices and failure.kind is not FailureKind.READER
-        wait = again if seldom else self._next_wait()
-        self._abort_round()
+        self._restarts.absences = self._restarts.absences + 1 if never_there and not self._plan.required else 0
+        seldom = self._phase is Phase.LOADING and not self.rounds.devices and failure.kind is not FailureKind.READER
+        wait = self._restarts.next_look() if seldom else self._restarts.next_wait()
+        self.rounds.abort()
         self._say(state, failure.detail, failure)
         self._outcome = Outcome(state, failure.detail, failure, wait)
         self._finish(RELEASE, ask=True)
 
     def _on_sampled(self, sample: Sample) -> None:
-        current = self._round
-        if current is None or sample.group != current.group or sample.device not in current.left:
+        if not self.rounds.answer(sample.group, sample.device, self._clock.monotonic()):
             self.on_nonsense(f"a sample of {sample.device}, {sample.group}, that was not asked for")
             return
-        now = self._clock.monotonic()
         self._blame.record_success()
-        current.left.remove(sample.device)
-        current.began = now
-        current.deadline = now + self._schedules[current.group].cadence.deadline_seconds
-        self._quarantine.record_success(sample.device, now)
         self._telling.take(sample if sample.failure is None else self._blame.of_one(self._child, sample))
 
     def _on_round_done(self, done: RoundDone) -> None:
-        current = self._round
-        if current is not None and current.unreadable:
-            for device in current.left:
-                self._tell_failure(device, current.group, current.number, self._blame.lost_words(current.unreadable))
-            current.left.clear()
-        if current is None or (done.group, done.round) != (current.group, current.number) or current.left:
+        if not self.rounds.end(done):
             self.on_nonsense(f"the end of a round of {done.group} that is not at its end")
             return
-        self._round = None
         self._blame.record_success()
         assert self._child is not None
         self._child.tail.clear()  # what was printed before is no reason for what follows
         self._lines_left = LINES_PER_ROUND
-        self._last_round = self._looked = self._clock.instant()
-        for device, failure in self._quarantine.skipped.items():
-            self._tell_failure(device, current.group, current.number, failure)
+        ended = self._clock.instant()
+        self._change(last_round=ended, looked=ended)
+        self.rounds.tell_skipped(done)
         if done.devices is not None:
-            self._list_devices(done.devices)
-        if self._since and (self._clock.instant().seconds_since(self._since) or 0.0) >= STEADY_SECONDS:
-            self._falls = 0
-        last = [group for group in self._groups if group in self._schedules][-1:]
-        if done.group in last and self._plan.holds_devices and (library := self._blame.replaced(self._child.pid)):
+            self.rounds.list_devices(done.devices)
+        if self._status.since:
+            self._restarts.record_success(ended.seconds_since(self._status.since))
+        last = self.rounds.is_last(done.group)
+        if last and self._plan.holds_devices and (library := self._blame.replaced(self._child.pid)):
             self._load_anew(f"{library} was replaced on disk: it is reloaded")
             return
         self._tick_serving(self._clock.monotonic())  # another group may have waited for the end of this round
@@ -367,28 +303,18 @@ class Reader:
             self._watch(self._start_deadline - seconds, self._start_deadline, seconds)
 
     def _tick_serving(self, now: float) -> None:
-        current = self._round
+        current = self.rounds.current
         if current is not None:
             if now < current.deadline or not self._answers_after_all(current, now):
-                self._watch(current.began, current.deadline, self._patience(current))
-            return
-        if self._quarantine.try_again(now):
-            self._load_anew("retries a quarantined device")
-            return
-        if self._left_out.try_again(now):
-            self._load_anew("retries a skipped call")
-            return
-        for schedule in self._offered():
-            if schedule.due <= now:
-                self._ask_round(schedule, now)
-                return
-
-    def _tick_stuck(self, now: float) -> None:
-        """Check a child that could not be killed again, until the driver is known to be the cause."""
-        if now >= self._stuck_look:
-            self._look_at_stuck(now)
+                self._watch(current.began, current.deadline, current.seconds)
+        elif why := self.rounds.try_again(now):
+            self._load_anew(why)
+        elif due := self.rounds.begin(now):
+            assert self._child is not None
+            self._child.send(Read(due.group, due.number))
 
     def _look_at_stuck(self, now: float) -> None:
+        """Check a child that could not be killed again, until the driver is known to be the cause."""
         assert self._child is not None
         failure = self._blame.stuck(self._child, self._stuck_seconds).failure
         self._stuck_look = math.inf if failure.kind is FailureKind.STUCK else now + self._deadline
@@ -405,39 +331,18 @@ class Reader:
         assert self._child is not None
         fallen = self._blame.watch(self._child, began, deadline, seconds)
         if fallen is not None:
-            self._hangs += 1
+            self._change(hangs=self._status.hangs + 1)
             self._fell(fallen, ReaderState.HUNG)
             self._finish(PAST_DEADLINE, ask=False)
-
-    def _patience(self, current: Round) -> float:
-        return self._schedules[current.group].cadence.deadline_seconds
 
     def _answers_after_all(self, current: Round, now: float) -> bool:
         """Return whether the child has answered, or gets more time because the agent itself was delayed."""
         assert self._child is not None
         left = len(current.left)
         self._child.hear_out()
-        if self._round is not current or len(current.left) < left or self._phase is not Phase.SERVING:
+        if self.rounds.current is not current or len(current.left) < left or self._phase is not Phase.SERVING:
             return True
-        if now - current.deadline > HELD_UP_SECONDS and not current.extended:
-            current.extended = True
-            current.deadline = now + HELD_UP_SECONDS
-            return True
-        return False
-
-    def _ask_round(self, schedule: Schedule, now: float) -> None:
-        assert self._child is not None
-        group = next(name for name, entry in self._schedules.items() if entry is schedule)
-        schedule.advance(now)
-        deadline = now + schedule.cadence.deadline_seconds
-        self._round = Round(group, schedule.number, now, deadline, self._reading_order())
-        self._child.send(Read(group, schedule.number))
-
-    def _reading_order(self) -> list[str]:
-        """Return the devices in the order in which the child reads them."""
-        skipped, suspects = self._quarantine.skipped, self._quarantine.suspects
-        wanted = [device.id for device in self.devices if device.id not in skipped]
-        return sorted(wanted, key=lambda device: device in suspects)
+        return current.extend(now)
 
     def _tick_absent(self, now: float) -> None:
         if self._orphan is not None:
@@ -452,35 +357,29 @@ class Reader:
 
     def _start(self, now: float) -> None:
         self._start_at = now + FIRST_RESTART_SECONDS
-        self._starts += 1
+        self._change(starts=self._status.starts + 1)
         self._lines_left = LINES_PER_ROUND
         try:
-            self._child = Child(
-                self._plan.backend,
-                self._plan.argv,
-                self._selector,
-                self,
-                self._clock,
-                environment=self._plan.own_environment,
-            )
+            plan, environment = self._plan, self._plan.own_environment
+            self._child = Child(plan.backend, plan.argv, self._selector, self, self._clock, environment=environment)
         except OSError as error:
-            failure = seen_at(no_start(self._plan.backend, error).failure, self._looked or NEVER)
+            failure = seen_at(no_start(self._plan.backend, error).failure, self._status.looked or NEVER)
             self._say(ReaderState.CRASHED, failure.detail, failure)
-            self._start_at = now + self._next_wait()
+            self._start_at = now + self._restarts.next_wait()
             return
         self._phase, self._start_at = Phase.LOADING, None
         self._start_deadline = now + self._plan.start_deadline_seconds
         self._blame.starts()
-        self._state = self._state_before_answer
-        skipped = self._quarantine.skipped
-        addresses = (device.pci for device in self.devices if device.id in skipped and device.pci)
+        self._change(state=self._state_before_answer)
+        skipped = self.rounds.quarantine.skipped
+        addresses = (device.pci for device in self.rounds.devices if device.id in skipped and device.pci)
         self._child.send(
             Start(
                 self._plan.stand_in or self._plan.backend,
                 root=self._plan.root,
                 skip=(*skipped, *addresses),
-                last=self._quarantine.suspects,
-                leave_out=self._left_out.names,
+                last=self.rounds.quarantine.suspects,
+                leave_out=self.rounds.left_out.names,
                 prove=self._blame.to_prove,
                 stand_still=self._blame.stands_still,
                 options=dict(self._plan.options),
@@ -493,69 +392,31 @@ class Reader:
         """Record the failure of the reader, charge the device that it was reading, and plan the restart."""
         assert self._child is not None
         self._phase = Phase.ENDING  # counted once, even if a later line raises
-        self._looked = self._clock.instant()
-        failure = seen_at(fallen.failure, self._looked)
-        device = self._guilty = self._busy_with() if fallen.charged else None
+        looked = self._clock.instant()
+        self._change(looked=looked)
+        failure = seen_at(fallen.failure, looked)
+        device = self.rounds.busy_with(self._child) if fallen.charged else None
         self._blame.count(fallen, device)
-        if fallen.charged and self._child.in_call and self._left_out.note(self._child.call, self._clock.monotonic()):
-            self._note("warning", "call is skipped for a time", call=self._child.call)
-        if device is not None:
-            self._quarantine.record_failure(device, failure, self._clock.monotonic())
-            for group in {self._round.group} if self._round else self._missable():
-                self._tell_failure(device, group, self._schedules[group].number, failure)
-        self._abort_round()
+        call, now = self._child.call, self._clock.monotonic()
+        if fallen.charged and self._child.in_call and self.rounds.left_out.note(call, now):
+            self._note("warning", "call is skipped for a time", call=call)
+        self.rounds.charge(device, failure)
         self._say(state, failure.detail, failure)
         # If a device is the cause, its quarantine spares the driver; its siblings should not wait for that.
-        wait = self._next_wait() if device is None else FIRST_RESTART_SECONDS
+        wait = self._restarts.next_wait() if device is None else FIRST_RESTART_SECONDS
         self._outcome = Outcome(state, failure.detail, failure, wait)
         self._note("error", f"collector {state.value}", detail=failure.detail, device=device or "")
-
-    def _busy_with(self) -> str | None:
-        """Return the device that the child was reading."""
-        assert self._child is not None
-        left = self._round.left if self._round is not None else []
-        return device_at_work(self._child, self.devices, left[0] if left else None)
-
-    def _tell_missed_rounds(self, now: float) -> None:
-        """Report every known device as unread, once per round that could not be requested."""
-        for group, schedule in self._missable().items():
-            if now < schedule.given_up:
-                continue
-            schedule.advance(now)
-            for device in self.devices:
-                failure = self._quarantine.skipped.get(device.id) or why_unread(device.id, self._failure, self._guilty)
-                self._tell_failure(device.id, group, schedule.number, failure)
-
-    def _tell_failure(self, device: str, group: str, number: int, failure: Failure) -> None:
-        """Add a failed sample; a device that was never listed has none, only the status names it."""
-        if any(known.id == device for known in self.devices):
-            self._telling.take(unread(self._plan, device, group, number, self._clock.instant(), failure))
 
     # Helpers.
 
     @property
     def _state_before_answer(self) -> ReaderState:
         """Return the state of a reader that was started: an absent vendor stays absent until the child answers."""
-        return ReaderState.ABSENT if self._absences else ReaderState.STARTING
-
-    def _offered(self) -> Iterable[Schedule]:
-        """Return the schedules of the groups that the backend has."""
-        return [entry for group, entry in self._schedules.items() if group in self._groups]
-
-    def _missable(self) -> dict[str, Schedule]:
-        """Return the schedules whose rounds can be reported as missed: none before the first start."""
-        known = self._groups if self.devices else ()
-        return {group: entry for group, entry in self._schedules.items() if group in known}
-
-    def _abort_round(self) -> None:
-        """Make the unfinished round due again at once."""
-        if self._round is not None:
-            self._schedules[self._round.group].due = self._clock.monotonic()
-            self._round = None
+        return ReaderState.ABSENT if self._restarts.absences else ReaderState.STARTING
 
     def _close(self, wish: Wish, state: ReaderState, patience: Patience) -> None:
         self._wish = wish
-        self._round = None
+        self.rounds.current = None
         self._start_at = None
         if self._phase is Phase.NONE:
             self._say(state, "")
@@ -567,30 +428,18 @@ class Reader:
         if self._phase is Phase.ENDING and self._child is not None and not self._child.ending:
             self._finish(PAST_DEADLINE, ask=False)
         if self._phase is Phase.NONE and self._wish is Wish.READ and self._start_at is None:
-            self._start_at = now + self._next_wait()
+            self._start_at = now + self._restarts.next_wait()
 
     def _finish(self, patience: Patience, *, ask: bool) -> None:
         assert self._child is not None
         self._phase = Phase.ENDING
         self._child.finish(patience, ask=ask)
 
-    def _list_devices(self, devices: tuple[Device, ...]) -> None:
-        """Store *devices*, and quarantined ones that the backend could not list without accessing them."""
-        left_alone = self._quarantine.skipped.keys() - {device.id for device in devices}
-        together = (*devices, *(device for device in self.devices if device.id in left_alone))
-        if together != self.devices:
-            self.listed_anew = self.listed_anew or bool(self.devices)
-            self.devices = together
-            self._telling.take(Listed(self._plan.backend, together))
-
     def _note(self, level: str, event: str, **fields: str) -> None:
         self._telling.note(level, event, {**fields, "backend": self._plan.backend})
 
     def _say(self, state: ReaderState, detail: str, failure: Failure | None = None) -> None:
-        self._state, self._detail, self._failure = state, detail, failure
+        self._change(state=state, detail=detail, failure=failure)
 
-    def _next_wait(self) -> float:
-        """Return the seconds until the next start, doubled each time."""
-        wait = min(FIRST_RESTART_SECONDS * 2.0**self._falls, LONGEST_RESTART_SECONDS)
-        self._falls += 1
-        return wait
+    def _change(self, **fields: object) -> None:
+        self._status = msgspec.structs.replace(self._status, **fields)

@@ -1,4 +1,4 @@
-"""The phases of a reader, the requests of the agent, the time limit of each, and when a group of readings is due."""
+"""The phases of a reader, the requests of the agent, and the time limit of each."""
 
 from __future__ import annotations
 
@@ -7,17 +7,7 @@ from enum import Enum
 import msgspec
 
 from nodevet.checks.core.model import Failure, FailureKind, ReaderState
-from nodevet.checks.engine.view import Cadence
 from nodevet.checks.ipc.child_process import Patience
-
-FIRST_RESTART_SECONDS = 1.0
-LONGEST_RESTART_SECONDS = 60.0
-STEADY_SECONDS = 60.0
-"""A reader that ran so long restarts with the shortest wait."""
-
-RETRY_SECONDS = 300.0
-LONGEST_RETRY_SECONDS = 1800.0
-"""Retry interval for an absent library or device of a vendor: it grows, because they are seldom added."""
 
 LINES_PER_ROUND = 20
 
@@ -48,38 +38,6 @@ class Wish(Enum):
     READ = "read"
     RELEASE = "release"
     STOP = "stop"
-
-
-class Schedule(msgspec.Struct):
-    """The next due time of a group, and the number of its rounds that were requested or missed."""
-
-    cadence: Cadence
-    due: float
-    number: int = 0
-
-    def advance(self, now: float) -> None:
-        """Count the due round and set the next one in step; rounds missed long ago are not repeated."""
-        self.number += 1
-        self.due += self.cadence.interval_seconds
-        if self.due <= now:
-            self.due = now + self.cadence.interval_seconds
-
-    @property
-    def given_up(self) -> float:
-        """Return when a round that could not be requested is reported as missed."""
-        return self.due + self.cadence.deadline_seconds
-
-
-class Round(msgspec.Struct):
-    """The round in progress: the devices still to be read, in order, and the deadline of the next one."""
-
-    group: str
-    number: int
-    began: float
-    deadline: float
-    left: list[str]
-    extended: bool = False
-    unreadable: str = ""
 
 
 class Outcome(msgspec.Struct, frozen=True):

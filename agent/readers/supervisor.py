@@ -18,7 +18,7 @@ from nodevet.checks.system.procfs import ChildRecord
 from .blame import Blame, Fall
 from .heartbeat import Heartbeat
 from .reader import Reader
-from .stages import RETRY_SECONDS
+from .restarts import RETRY_SECONDS
 from .telling import Take, Telling
 from .witness import Surroundings
 
@@ -82,10 +82,10 @@ class Supervisor:
     def _turn(self) -> None:
         if self._resume_at is not None and self._clock.monotonic() >= self._resume_at:
             self.resume()
-        anew = [reader for reader in self._readers.values() if reader.listed_anew]
+        anew = [reader for reader in self._readers.values() if reader.rounds.listed_anew]
         if anew:
             for reader in anew:
-                reader.listed_anew = False
+                reader.rounds.listed_anew = False
             self._look_again(self._readers)
         if self._clock.monotonic() >= self._look_at:
             self._looks += 1
@@ -114,7 +114,7 @@ class Supervisor:
     @property
     def devices(self) -> tuple[Device, ...]:
         """Return every device that a reader listed, including readers that are down now."""
-        return tuple(device for reader in self._readers.values() for device in reader.devices)
+        return tuple(device for reader in self._readers.values() for device in reader.rounds.devices)
 
     @property
     def records(self) -> tuple[ChildRecord, ...]:
@@ -150,7 +150,7 @@ class Supervisor:
     def ask(self, group: str | None = None) -> None:
         """Make *group* (or every group) of every backend due now."""
         for reader in self._readers.values():
-            reader.ask(group)
+            reader.rounds.ask(group)
 
     def retry(self) -> None:
         """Start every reader that waits for its next start at once."""

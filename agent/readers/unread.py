@@ -1,11 +1,10 @@
-"""Failed samples of unread devices, with the reason, so that no device looks healthy because it was not read."""
+"""The reasons in failed samples of unread devices: no device looks healthy because it was not read."""
 
 from __future__ import annotations
 
 import msgspec
 
-from nodevet.agent.config.reader_plan import ReaderPlan
-from nodevet.checks.core.model import NEVER, Failure, FailureKind, Instant, Sample
+from nodevet.checks.core.model import NEVER, Failure, FailureKind, Instant
 
 from .stages import FALLEN
 
@@ -13,12 +12,6 @@ from .stages import FALLEN
 def seen_at(failure: Failure, instant: Instant) -> Failure:
     """Return *failure* with *instant* as the time of its first observation, however often it is repeated."""
     return msgspec.structs.replace(failure, as_of=instant)
-
-
-def unread(plan: ReaderPlan, device: str, group: str, number: int, instant: Instant, failure: Failure) -> Sample:
-    """Return the failed sample of *device* for round *number* of *group*."""
-    simulated = plan.stand_in is not None
-    return Sample(plan.backend, group, device, number, instant, 0.0, failure=failure, simulated=simulated)
 
 
 def why_unread(device: str, failure: Failure | None, guilty: str | None) -> Failure:
