@@ -14,8 +14,8 @@ from __future__ import annotations
 import os
 import sqlite3
 import zlib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,6 @@ from nodevet.checks.engine.retest import is_same_run
 from .at_rest import newest_rows, open_episodes
 from .database import (
     ROW,
-    InterruptedStatementError,
     checksum,
     condition_of_files,
     fill_state,
@@ -52,11 +51,11 @@ from .rows import (
     is_due,
     journal_columns,
     nature_of,
-    set_aside,
     verified_episode,
     whole_result,
     whole_row,
 )
+from .statements import Statements
 
 _INSERT_JOURNAL = f"INSERT INTO journal ({ROW}, checksum, kind) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608
 
@@ -68,9 +67,6 @@ _PRUNED_ROWS = 500
 _VACUUM_PAGES = 2000
 """At most so many at once: a round must not wait long for the thread that drops them."""
 
-_INSTRUCTIONS = 20_000
-"""So many steps of SQLite's machine, some milliseconds, pass before a statement that takes long can be given up."""
-
 
 class Store:
     """An open database. It has one owner at a time: only the thread that holds it may call it."""
@@ -79,13 +75,12 @@ class Store:
         """Take over *connection* to *path* and the descriptor *lock* that keeps other writers out."""
         self.path = path
         self._connection = connection
+        self.statements = Statements(connection, path)
         self._lock = lock
         self._last: dict[Key, Last] = {}
         self.notices: list[str] = []
         self.left_out: set[int] = set()
         self._files = OpenFiles(path)
-        self._written: tuple[tuple[int, int], ...] = ()
-        """Size and time of change of database and log as this store left them."""
         self._remembered: dict[str, bytes] = {}
         self._series: dict[tuple[str, str, str], int] = {}
 
@@ -124,7 +119,7 @@ class Store:
         fresh = [entry for entry in episodes if differs(last.get(entry[0].key), entry[1])]
         if not fresh and not blobs:
             return
-        with self._transaction() as run:
+        with self.statements.transaction() as run:
             added, total = 0, 0
             for episode, payload, moment in fresh:
                 mark = self._save_episode(run, last, episode, payload, moment)
@@ -172,7 +167,7 @@ class Store:
         `cp` of a backup leaves the file its place. A file in which all of it is read anew was only tidied up.
         Raises BusyError while somebody else writes.
         """
-        if not self._written or condition_of_files(self.path) in ((), self._written):
+        if not self.statements.written or condition_of_files(self.path) in ((), self.statements.written):
             return ""
         kept = sorted((entry.number, entry.mark) for entry in self._last.values())
         with suppress(StoreError):
@@ -191,7 +186,7 @@ class Store:
 
     def load_memory(self) -> dict[str, bytes]:
         """Return every blob by name."""
-        rows = self._rows("SELECT name, value, checksum FROM memory ORDER BY name")
+        rows = self.statements.rows("SELECT name, value, checksum FROM memory ORDER BY name")
         broken = [name for name, value, mark in rows if checksum(name, value) != mark]
         if broken:
             self.notices.append(f"{self.path}: memory of {', '.join(map(str, broken))} is damaged and is reset")
@@ -229,7 +224,7 @@ class Store:
             return
         payload = msgspec.json.encode(result)
         row = (result.ended.wall_seconds, result.workload, payload, checksum(result.workload, payload))
-        with self._transaction() as run:
+        with self.statements.transaction() as run:
             run("INSERT INTO results (wall, workload, payload, checksum) VALUES (?, ?, ?, ?)", row)
 
     def results(self, limit: int = 100) -> tuple[Result, ...]:
@@ -238,7 +233,7 @@ class Store:
 
     def see_devices(self, devices: Sequence[Device], wall_seconds: float) -> None:
         """Remember that *devices* were here at *wall_seconds*. Raises StoreError or BusyError."""
-        with self._transaction(durable=False) as run:
+        with self.statements.transaction(durable=False) as run:
             for device in devices:
                 told = (device.id, device.serial or "", device.vendor, device.kind.value, device.pci, device.model)
                 run(
@@ -250,7 +245,7 @@ class Store:
 
     def devices_seen(self) -> tuple[SeenDevice, ...]:
         """Return every device that was ever in this node, oldest first."""
-        rows = self._rows(
+        rows = self.statements.rows(
             """SELECT device, serial, vendor, kind, pci, model, first_seen, last_seen
             FROM device_seen ORDER BY first_seen, device, serial"""
         )
@@ -259,7 +254,7 @@ class Store:
     def append_rollups(self, rollups: Sequence[Rollup]) -> None:
         """Keep minutes of measurements. A minute written twice keeps the later one. Raises StoreError or BusyError."""
         added: dict[tuple[str, str, str], int] = {}
-        with self._transaction(durable=False) as run:
+        with self.statements.transaction(durable=False) as run:
             for rollup in rollups:
                 name = (rollup.device, rollup.quantity, rollup.part)
                 series = self._series.get(name) or added.get(name)
@@ -273,7 +268,7 @@ class Store:
 
     def rollups(self, device: str, quantity: str, since_minute: int = 0) -> tuple[Rollup, ...]:
         """Return the minutes of one quantity of *device*, all parts, oldest first."""
-        rows = self._rows(
+        rows = self.statements.rows(
             """SELECT minute, device, quantity, part, minimum, mean, maximum, count
             FROM rollup JOIN series ON series.id = rollup.series
             WHERE device = ? AND quantity = ? AND minute >= ? ORDER BY minute, part""",
@@ -284,7 +279,7 @@ class Store:
     def size_bytes(self) -> int:
         """Return the bytes in use: pages that hold something, without those that wait for reuse."""
         pages, free, size = (
-            self._rows(f"PRAGMA {name}")[0][0] for name in ("page_count", "freelist_count", "page_size")
+            self.statements.rows(f"PRAGMA {name}")[0][0] for name in ("page_count", "freelist_count", "page_size")
         )
         return int((pages - free) * size)
 
@@ -304,7 +299,7 @@ class Store:
         (*gives_way*). Raises StoreError or BusyError.
         """
         cutoff = int(wall_seconds // 60 - rollup_days * _MINUTES_PER_DAY)
-        with self._transaction(durable=False) as run:
+        with self.statements.transaction(durable=False) as run:
             oldest = run("SELECT min(minute) FROM rollup").fetchone()[0] or 0
             last = min(cutoff, oldest + _AGED_MINUTES)
             dropped = run("DELETE FROM rollup WHERE minute < ?", (last,)).rowcount
@@ -318,14 +313,14 @@ class Store:
             if gives_way():
                 break
         if dropped:
-            self._rows(f"PRAGMA incremental_vacuum({_VACUUM_PAGES})")
-            self._written = condition_of_files(self.path)
+            self.statements.rows(f"PRAGMA incremental_vacuum({_VACUUM_PAGES})")
+            self.statements.written = condition_of_files(self.path)
         return True
 
     def _drop_counts(self, which: str, value: float) -> int:
         """Drop some of the oldest counts of the journal *which* the condition names with *value*; return how many."""
         chosen = f"SELECT id, checksum FROM journal WHERE kind = 'count' AND {which} ORDER BY wall LIMIT {_PRUNED_ROWS}"  # noqa: S608
-        with self._transaction(durable=False) as run:
+        with self.statements.transaction(durable=False) as run:
             rows = run(chosen, (value,)).fetchall()
             if rows:
                 for number, _ in rows:
@@ -335,14 +330,14 @@ class Store:
         return len(rows)
 
     def _drop_oldest(self) -> int:
-        with self._transaction(durable=False) as run:
+        with self.statements.transaction(durable=False) as run:
             first, last = run("SELECT min(minute), max(minute) FROM rollup").fetchone()
             if first is not None:
                 # A twentieth of the time at once: few transactions, and little more than needed is lost.
                 return run("DELETE FROM rollup WHERE minute <= ?", (first + (last - first) // 20,)).rowcount
         if counts := self._drop_counts("wall < ?", 1e300):
             return counts
-        with self._transaction(durable=False) as run:
+        with self.statements.transaction(durable=False) as run:
             return run(
                 """DELETE FROM results WHERE id IN (SELECT id FROM results WHERE id NOT IN
                 (SELECT max(id) FROM results GROUP BY workload) ORDER BY id LIMIT 50)"""
@@ -353,16 +348,16 @@ class Store:
         before = len(self.notices)
         self._remembered = self.load_memory()
         if len(self.notices) > before and self._lock is not None:
-            with self._transaction() as run:
+            with self.statements.transaction() as run:
                 for name in {row[0] for row in run("SELECT name FROM memory")} - self._remembered.keys():
                     run("DELETE FROM memory WHERE name = ?", (name,))
-        rows = self._rows("SELECT code, device, part, payload, number, checksum FROM state")
+        rows = self.statements.rows("SELECT code, device, part, payload, number, checksum FROM state")
         found = [self._state_row(row) for row in rows]
         if None in found:
             self.notices.append(
                 f"{self.path}: the state of {found.count(None)} findings is damaged, restored from the journal"
             )
-            with self._transaction() as run:
+            with self.statements.transaction() as run:
                 fill_state(self._connection)
                 rows = run("SELECT code, device, part, payload, number, checksum FROM state").fetchall()
             found = [self._state_row(row) for row in rows]
@@ -373,95 +368,17 @@ class Store:
         episode = verified_episode(row[3], mark, *columns)
         if episode is None:
             return None
-        found = self._rows(f"SELECT id, {ROW}, checksum FROM journal WHERE id = ?", (row[4],))  # noqa: S608
+        found = self.statements.rows(f"SELECT id, {ROW}, checksum FROM journal WHERE id = ?", (row[4],))  # noqa: S608
         last = whole_row(found[0]) if found else None
         when, count = (last.time, last.episode.count) if last else (None, 0)
         return Last(episode, zlib.crc32(row[3]), nature_of(episode), row[4], when, count)
 
     def _journal_rows(self, tail: str, values: tuple[Any, ...]) -> tuple[HistoryRow, ...]:
-        rows = self._rows(f"SELECT id, {ROW}, checksum FROM journal {tail}", values)  # noqa: S608
+        rows = self.statements.rows(f"SELECT id, {ROW}, checksum FROM journal {tail}", values)  # noqa: S608
         found = {row[0]: whole_row(row) for row in rows}
         self.left_out |= {number for number, row in found.items() if row is None}
         return tuple(row for row in found.values() if row is not None)
 
     def _result_rows(self, tail: str, values: tuple[Any, ...]) -> tuple[Result, ...]:
-        rows = self._rows(f"SELECT workload, payload, checksum FROM results {tail}", values)  # noqa: S608
+        rows = self.statements.rows(f"SELECT workload, payload, checksum FROM results {tail}", values)  # noqa: S608
         return tuple(found for row in rows if (found := whole_result(row)) is not None)
-
-    # What the tender needs.
-
-    def newest_row(self) -> int:
-        """Return the number of the newest row of the journal, or 0."""
-        return int(self._rows("SELECT coalesce(max(id), 0) FROM journal")[0][0])
-
-    def raw_rows(self, after: int, limit: int) -> list[tuple[Any, ...]]:
-        """Return up to *limit* rows of the journal behind number *after*: kind, number, columns, checksum."""
-        query = f"SELECT kind, id, {ROW}, checksum FROM journal WHERE id > ? ORDER BY id LIMIT ?"  # noqa: S608
-        return self._rows(query, (after, limit))
-
-    def note_rows(self, kinds: Mapping[int, str], damaged: Sequence[int]) -> int:
-        """Write the *kinds* of rows by number, and which are *damaged*; return how many of these are news."""
-        if not kinds and not damaged:
-            return 0
-        with self._transaction(durable=False) as run:
-            for number, kind in kinds.items():
-                run("UPDATE journal SET kind = ? WHERE id = ?", (kind, number))
-            return set_aside(run, "journal", damaged)
-
-    def broken_results(self) -> int:
-        """Return how many results do not match their checksum, once."""
-        with translated(self.path):
-            rows = self._connection.execute("SELECT workload, payload, checksum, id FROM results")
-            damaged = [row[3] for row in rows if whole_result(row[:3]) is None]
-        if not damaged:
-            return 0
-        with self._transaction(durable=False) as run:
-            return set_aside(run, "results", damaged)
-
-    def missing_rows(self, interrupted: Callable[[], bool]) -> int | None:
-        """Return how many rows the journal should have and has not, once; None where it was *interrupted*.
-
-        One that was exchanged counts too. What is there counts from then on.
-        """
-        found = self._patiently("SELECT count(*), coalesce(sum(checksum), 0) FROM journal", interrupted)
-        if found is None:
-            return None
-        rows, total = found[0]
-        with translated(self.path):
-            known = known_sum(self._connection)
-        if known == (rows, total):
-            return 0
-        with self._transaction():
-            keep_sum(self._connection, rows, total)
-        return max(known[0] - rows, 1) if known is not None else 1
-
-    def _patiently(self, statement: str, interrupted: Callable[[], bool]) -> list[tuple[Any, ...]] | None:
-        """Return the rows of a *statement* that may take long, or None where it was *interrupted*."""
-        self._connection.set_progress_handler(interrupted, _INSTRUCTIONS)
-        try:
-            return self._rows(statement)
-        except InterruptedStatementError:
-            return None
-        finally:
-            self._connection.set_progress_handler(None, 0)
-
-    def _rows(self, query: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-        # The text of the statement is ours; every value is bound.
-        with translated(self.path):
-            return self._connection.execute(query, values).fetchall()
-
-    @contextmanager
-    def _transaction(self, *, durable: bool = True) -> Iterator[Callable[..., sqlite3.Cursor]]:
-        with translated(self.path):
-            self._connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
-            self._connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield self._connection.execute
-                self._connection.execute("COMMIT")
-            except BaseException:
-                if self._connection.in_transaction:
-                    with suppress(sqlite3.Error):
-                        self._connection.execute("ROLLBACK")
-                raise
-            finally:
-                self._written = condition_of_files(self.path)

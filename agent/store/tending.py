@@ -16,8 +16,8 @@ from nodevet.checks.core.errors import BusyError, StoreError
 from nodevet.checks.core.model import Episode, Key
 from nodevet.checks.system.background import Background
 
-from .database import DamagedError, checksum, connect_for_reading, translated
-from .rows import CHANGE, COUNT, nature_of, whole_row
+from .database import ROW, DamagedError, checksum, connect_for_reading, keep_sum, known_sum, translated
+from .rows import CHANGE, COUNT, nature_of, set_aside, whole_result, whole_row
 from .store import Store
 
 SLICE_ROWS = 100
@@ -66,7 +66,8 @@ class Tender:
 
     def __init__(self, store: Store, *, interrupted: Callable[[], bool] = lambda: False) -> None:
         """Look through *store*; a step that takes long is given up, and done later, once something else is due."""
-        self._store = store
+        self._path = store.path
+        self._statements = store.statements
         self._interrupted = interrupted
         self._natures: dict[Key, int] = {}
         self._damaged = 0
@@ -80,21 +81,21 @@ class Tender:
         return found or ""
 
     def _run(self) -> Iterator[str]:
-        after, newest = 0, self._store.newest_row()
+        after, newest = 0, self._statements.rows("SELECT coalesce(max(id), 0) FROM journal")[0][0]
         while after < newest:
             after = self._look(after)
             yield ""
         if self._damaged:
-            yield f"{self._store.path}: {self._damaged} rows of the journal are damaged, and left out of the history"
-        if broken := self._store.broken_results():
-            yield f"{self._store.path}: {broken} results of loads are damaged, and left out"
+            yield f"{self._path}: {self._damaged} rows of the journal are damaged, and left out of the history"
+        if broken := self._broken_results():
+            yield f"{self._path}: {broken} results of loads are damaged, and left out"
         missing = None
         while missing is None:
-            missing = self._store.missing_rows(self._interrupted)
+            missing = self._missing_rows()
             yield ""
         if missing:
-            yield f"{self._store.path}: {missing} rows of the journal are missing or were changed"
-        check = WholeFile(self._store.path)
+            yield f"{self._path}: {missing} rows of the journal are missing or were changed"
+        check = WholeFile(self._path)
         try:
             while check.running:
                 yield ""
@@ -104,7 +105,8 @@ class Tender:
 
     def _look(self, after: int) -> int:
         """Verify the rows behind number *after*, and return the number of the last of them."""
-        rows = self._store.raw_rows(after, SLICE_ROWS)
+        query = f"SELECT kind, id, {ROW}, checksum FROM journal WHERE id > ? ORDER BY id LIMIT ?"  # noqa: S608
+        rows = self._statements.rows(query, (after, SLICE_ROWS))
         kinds: dict[int, str] = {}
         damaged: list[int] = []
         for kind, number, *columns, mark in rows:
@@ -113,10 +115,43 @@ class Tender:
             if kind not in (CHANGE, COUNT):
                 whole = whole_row((number, *columns, mark))
                 kinds[number] = CHANGE if whole is None else self._kind(whole.episode)
-        self._damaged += self._store.note_rows(kinds, damaged)
+        if kinds or damaged:
+            with self._statements.transaction(durable=False) as run:
+                for number, kind in kinds.items():
+                    run("UPDATE journal SET kind = ? WHERE id = ?", (kind, number))
+                news = set_aside(run, "journal", damaged)
+            self._damaged += news
         return int(rows[-1][1]) if rows else after + SLICE_ROWS
 
     def _kind(self, episode: Episode) -> str:
         nature = nature_of(episode)
         before, self._natures[episode.key] = self._natures.get(episode.key), nature
         return COUNT if before == nature else CHANGE
+
+    def _broken_results(self) -> int:
+        """Return how many results do not match their checksum, once."""
+        with translated(self._path):
+            rows = self._statements.connection.execute("SELECT workload, payload, checksum, id FROM results")
+            damaged = [row[3] for row in rows if whole_result(row[:3]) is None]
+        if not damaged:
+            return 0
+        with self._statements.transaction(durable=False) as run:
+            return set_aside(run, "results", damaged)
+
+    def _missing_rows(self) -> int | None:
+        """Return how many rows the journal should have and has not, once; None where that was interrupted.
+
+        One that was exchanged counts too. What is there counts from then on.
+        """
+        query = "SELECT count(*), coalesce(sum(checksum), 0) FROM journal"
+        found = self._statements.patiently(query, self._interrupted)
+        if found is None:
+            return None
+        rows, total = found[0]
+        with translated(self._path):
+            known = known_sum(self._statements.connection)
+        if known == (rows, total):
+            return 0
+        with self._statements.transaction():
+            keep_sum(self._statements.connection, rows, total)
+        return max(known[0] - rows, 1) if known is not None else 1
