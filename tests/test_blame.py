@@ -60,8 +60,8 @@ ORPHAN_SECONDS = 5
 INTERVAL_SECONDS = 5
 
 NOT_THE_DRIVERS = {
-    "idle_kill": "was killed by SIGKILL outside of any driver call: by the out of memory killer or a person",
-    "kill": "was killed by SIGKILL in: fake_read(b, fast): by the out of memory killer or a person",
+    "idle_kill": "was killed by SIGKILL outside of any driver call: by the out of memory killer, a person or an oops",
+    "kill": "was killed by SIGKILL in: fake_read(b, fast): by the out of memory killer, a person or an oops",
     "idle_segv": "was killed by SIGSEGV outside of any driver call (last: between two calls)",
     "idle_abort": "no driver fault is known: report this",
     "idle_term": "not sent by the agent",

@@ -15,7 +15,7 @@ from fakes.nvml.scenario import FakeNvml, pci
 from fakes.views import at, bare_board, gpu, healthy, judge, of
 
 from nodevet.checks.core.model import Device, Outcome, ReaderState, ReaderStatus
-from nodevet.checks.engine.arrivals import Arrivals
+from nodevet.checks.engine.arrivals import Arrivals, KeptArrivals
 from nodevet.checks.engine.view import Arrived, KnownDevices, Seen, View
 
 PAGE, OTHER = "0000:40:00.0", "0000:50:00.0"
@@ -68,20 +68,68 @@ def test_a_board_that_went_again_long_ago_did_not_arrive(later: tuple[Device, ..
     assert arrivals.told().bound == {PAGE: at(1000)}
 
 
+def released(arrivals: Arrivals, seconds: float) -> None:
+    """Let a release of the reader end at *seconds*."""
+    arrivals.take_readers([running("nvidia", ReaderState.RELEASED)], at(seconds - 1))
+    arrivals.take_readers([running("nvidia", ReaderState.STARTING)], at(seconds))
+
+
+BOARDS = (gpu("GPU-1", PAGE), gpu("GPU-2", OTHER))
+
+
 def test_a_release_has_its_driver_list_everything_anew() -> None:
-    """What it has listed since the end of the release counts; a second release begins again."""
+    """What it has listed since the end of the release counts; a later release begins again."""
     arrivals = Arrivals()
-    boards = (gpu("GPU-1", PAGE), gpu("GPU-2", OTHER))
-    arrivals.take_list("nvidia", boards, at())
+    arrivals.take_list("nvidia", BOARDS, at())
     arrivals.take_readers([running("nvidia")], at(1))
     assert not arrivals.told().resumed
-    for began in (2, 6):
-        arrivals.take_readers([running("nvidia", ReaderState.RELEASED)], at(began))
-        arrivals.take_readers([running("nvidia", ReaderState.STARTING)], at(began + 1))
-        assert arrivals.told().resumed == {"nvidia": (at(began + 1), frozenset())}
-        arrivals.take_list("nvidia", boards[:1], at(began + 2))
-        arrivals.take_readers([running("nvidia")], at(began + 2))
-        assert arrivals.told().resumed == {"nvidia": (at(began + 1), frozenset({"GPU-1"}))}
+    for ended in (2, 2 + 2 * TAKING_SECONDS):
+        released(arrivals, ended)
+        assert arrivals.told().resumed == {"nvidia": (at(ended), frozenset())}
+        arrivals.take_list("nvidia", BOARDS[:1], at(ended + 1))
+        arrivals.take_readers([running("nvidia")], at(ended + 2))
+        assert arrivals.told().resumed == {"nvidia": (at(ended), frozenset({"GPU-1"}))}
+
+
+def test_releases_that_follow_closely_await_a_board_from_the_first_on() -> None:
+    """A site that releases for each short job would never be told of a board that is lost in one of them."""
+    arrivals = Arrivals()
+    for ended in (2, 60, 100):
+        released(arrivals, ended)
+        arrivals.take_list("nvidia", BOARDS[:1], at(ended + 1))
+    assert arrivals.told().resumed == {"nvidia": (at(2), frozenset({"GPU-1"}))}
+
+
+def test_the_next_agent_of_the_boot_awaits_the_same_boards() -> None:
+    """An upgrade within the two minutes loses none; after a reboot the driver has the time after a boot."""
+    arrivals = Arrivals()
+    arrivals.take_list("host", pages("vfio-pci"), at())
+    arrivals.take_list("host", pages("nvidia"), at(1))
+    released(arrivals, 2)
+    arrivals.take_readers([running("nvidia", ReaderState.RELEASED)], at(3))
+    kept = msgspec.msgpack.decode(msgspec.msgpack.encode(arrivals.kept(at(3))), type=KeptArrivals)
+    again, rebooted = Arrivals(), Arrivals()
+    again.restore(kept, at(4))
+    assert again.told() == arrivals.told()
+    again.take_readers([running("nvidia", ReaderState.STARTING)], at(2 + 2 * TAKING_SECONDS))
+    assert again.told().resumed == {"nvidia": (at(2 + 2 * TAKING_SECONDS), frozenset())}
+    again.take_list("host", pages("nvidia", "nvidia"), at(5))
+    assert again.told().bound == {PAGE: at(1), OTHER: at(5)}
+    rebooted.restore(kept, at(4, boot="another"))
+    assert rebooted.told() == Arrived()
+
+
+def test_a_command_that_lists_a_board_says_nothing_of_its_driver() -> None:
+    """It prints what it prints; the driver is awaited all the same."""
+    arrivals = Arrivals()
+    for backend, devices in [
+        ("command:site", (gpu("hl0", PAGE, backend="command:site"),)),
+        ("host", ()),
+        ("host", pages("nvidia")),
+        ("command:site", (gpu("hl0", PAGE, backend="command:site"),)),
+    ]:
+        arrivals.take_list(backend, devices, at(1))
+    assert arrivals.told().bound == {PAGE: at(1)}
 
 
 def unlisted(arrived: Arrived, *, known: bool) -> View:
@@ -119,6 +167,7 @@ def test_a_board_that_arrived_is_lost_after_two_minutes_alone(arrived: Arrived, 
     found = of(judge("inventory", view), code, device)
     assert found.outcome is outcome
     assert found.required is (outcome is Outcome.UNMEASURED)
+    assert ("wait: " in found.message) is (outcome is Outcome.UNMEASURED)
 
 
 def test_a_board_that_was_listed_after_a_release_and_is_gone_again_is_missing() -> None:

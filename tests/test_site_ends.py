@@ -146,6 +146,19 @@ def code_of(directory: Path) -> SiteCode:
     return SiteCode(Work.JUDGE, "site-disk", "site_checks", found)
 
 
+def test_a_file_that_a_check_writes_is_no_other_version(tmp_path: Path) -> None:
+    """A check that ends each agent would never be refused; its own file counts."""
+    folder = site_package(tmp_path / "packages")
+    cache, module = folder / "cache.json", folder / "site_checks.py"
+    record = folder / "site_checks-1.dist-info" / "RECORD"
+    record.write_text("cache.json,,\nsite_checks.py,,\n")
+    versions = []
+    for file, text in ((cache, "1"), (cache, "22"), (module, GOOD.format(check="site-disk", body="pass; pass"))):
+        file.write_text(text)
+        versions.append(code_of(folder).version)
+    assert versions[0] == versions[1] != versions[2]
+
+
 BEGIN = """
 import sys
 from importlib.metadata import distributions

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import fcntl
 import importlib
 import io
@@ -26,6 +27,7 @@ from typing import Any, NamedTuple, TextIO
 import msgspec
 import pytest
 from fakes.clocks import SteppedClock
+from fakes.privileges import NO_ROOT
 from fakes.running_agent import RunningAgent
 from fakes.site_package import GOOD, site_package
 from fakes.views import at, healthy
@@ -504,6 +506,32 @@ def test_a_signal_that_a_check_of_a_site_left_behind_ends_nothing(leave: Callabl
         finally:
             os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_a_traceback_that_a_check_of_a_site_asked_for_ends_nothing() -> None:
+    """faulthandler may be told to end the process then."""
+    child = os.fork()
+    if child == 0:
+        with suppress(BaseException):
+            within(60.0, lambda: faulthandler.dump_traceback_later(0.05, exit=True, file=2))
+            time.sleep(0.2)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason=NO_ROOT)
+def test_the_user_that_a_check_of_a_site_became_is_undone() -> None:
+    """The state file could not be written any more, and no reader started."""
+    before = os.geteuid(), os.getegid()
+
+    def judge() -> None:
+        os.setegid(65534)
+        os.seteuid(65534)
+        raise LookupError
+
+    with suppress(LookupError):
+        within(60.0, judge)
+    assert (os.geteuid(), os.getegid()) == before
 
 
 @pytest.mark.parametrize("timer", [signal.ITIMER_PROF, signal.ITIMER_VIRTUAL])

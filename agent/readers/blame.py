@@ -393,8 +393,8 @@ class Blame:
             return self._ours("closed its channel and was terminated" + said)
         if end.signal == signal.SIGKILL:
             return _soft(
-                f"{self._name} was killed by SIGKILL {_while(child)}: by the out of memory killer or a person; "
-                "see `journalctl -k`"
+                f"{self._name} was killed by SIGKILL {_while(child)}: by the out of memory killer, a person or an "
+                "oops; see `journalctl -k`"
             )
         if loaded := self._of_files():
             return _soft(f"{self._name} {end} {where}: {loaded}")

@@ -6,6 +6,7 @@ interrupt a library's own code or a call in state D: then the main loop stands s
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import re
 import resource
@@ -111,8 +112,13 @@ class _Process:
             self._mask = UMASK.search(Path("/proc/self/status").read_text(encoding="utf-8", errors="replace"))
         self._limits = {number: resource.getrlimit(number) for number in LIMITS}
         self._streams = {name: getattr(sys, name) for name in STREAMS}
+        self._user, self._group = os.geteuid(), os.getegid()
 
     def restore(self) -> None:
+        with suppress(OSError):
+            if (os.geteuid(), os.getegid()) != (self._user, self._group):
+                os.seteuid(self._user)
+                os.setegid(self._group)
         for name in os.environ.keys() - self._environment.keys():
             del os.environ[name]
         # One by one, and only the changed ones: another thread may start a child meanwhile.
@@ -163,6 +169,7 @@ def within(seconds: float, work: Callable[[], Returned]) -> Returned:
     finally:
         for timer in (signal.ITIMER_REAL, *TIMERS):
             signal.setitimer(timer, 0.0)
+        faulthandler.cancel_dump_traceback_later()  # it may be one that ends the process
         before.restore()
         process.restore()
         socket.setdefaulttimeout(timeout)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from nodevet.checks.core.model import Device
+from nodevet.checks.core.model import Device, Instant
 from nodevet.checks.reference.limits import choose
 from nodevet.checks.reference.vendors import vendor_of
 
@@ -51,12 +51,17 @@ def not_listed_since(view: View, seen: Seen, page: Device | None) -> str:
 
 def _arrived(view: View, backend: str, page: Device | None, board: str) -> str:
     """Return what happened so recently that *backend* may not list *board* yet; empty if nothing did."""
-    taking = choose("driver.taking")
     resumed, listed = view.arrived.resumed.get(backend, (None, frozenset()))
-    if resumed is not None and board not in listed and taking.holds(view.now.seconds_since(resumed) or 0.0):
+    if resumed is not None and board not in listed and is_taking(resumed, view.now):
         return "the devices were released"
     bound = view.arrived.bound.get(page.pci or "") if page is not None else None
-    return "its driver was bound" if bound and taking.holds(view.now.seconds_since(bound) or 0.0) else ""
+    return "its driver was bound" if bound is not None and is_taking(bound, view.now) else ""
+
+
+def is_taking(since: Instant, now: Instant) -> bool:
+    """Return whether a driver that began to take a board at *since* may still be at it."""
+    seconds = now.seconds_since(since)
+    return seconds is not None and choose("driver.taking").holds(seconds)
 
 
 def page_of(device: Device, pages: Iterable[Device]) -> Device | None:

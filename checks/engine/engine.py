@@ -25,7 +25,7 @@ from nodevet.checks.core.sample import Instant, Sample
 from nodevet.checks.kernel_log.dedupe import Deduplicator, DeduplicatorState
 
 from .acknowledgement import Returns
-from .arrivals import Arrivals
+from .arrivals import Arrivals, KeptArrivals
 from .baseline import by_name, forget, links_noted, named, owed, remember, without_pages, without_ports
 from .check_run import ConfiguredCheck
 from .consequences import counted_once, joined, shown_once
@@ -273,6 +273,7 @@ class Engine:
         return {
             "ledger": encode(self._ledger),
             "inventory": encode(self._memory),
+            "arrivals": encode(self._arrivals.kept(self._clock())),
             "counters": encode(self._counters.kept),
             "times": encode(self._counters.times),
             "hourly": encode(self._counters.hourly),
@@ -295,6 +296,7 @@ class Engine:
         recall = Recall(memory)
         self._ledger = recall.take("ledger", Ledger, self._ledger)
         self._memory = recall.take("inventory", KnownDevices, self._memory)
+        self._arrivals.restore(recall.take("arrivals", KeptArrivals, KeptArrivals()), self._clock())
         self._deduplicator = Deduplicator(state=recall.take("events", DeduplicatorState, self._deduplicator.state))
         self._seen_events = SeenEvents(recall.take("seen_events", tuple[SeenEvent, ...], ()))
         self._runner.restore(recall.take("waiting", dict[str, tuple[Event, ...]], {}))

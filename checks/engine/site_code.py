@@ -22,6 +22,9 @@ from nodevet.checks.core.guard import Bug, attempt, one_line
 
 Returned = TypeVar("Returned")
 
+CODE_SUFFIXES = (".py", ".so")
+"""A check may write other files of its distribution, such as a cache: they are no change of its code."""
+
 MOST_FILES = 10_000
 """Limit of files that are looked at for a change; a package of checks has a few."""
 
@@ -64,7 +67,7 @@ class SiteCode(NamedTuple):
         if distribution is not None:
             yield distribution.version
             listed = islice(distribution.files or (), MOST_FILES)
-            found |= {str(distribution.locate_file(path)) for path in listed if path.suffix != ".pyc"}
+            found |= {str(distribution.locate_file(path)) for path in listed if path.suffix in CODE_SUFFIXES}
         for path in sorted(found):
             try:
                 status = os.stat(path)  # noqa: PTH116 (text that is no path of this system)

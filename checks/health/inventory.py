@@ -72,6 +72,12 @@ LOST = _rule(
     clearing=Clearing.HARDWARE_EVENT,
     next_step="drain and reboot the node; if it happens again, reseat or replace the board",
 )
+AWAITING = {
+    "action": Action.WATCH,
+    "next_step": "wait: the driver may still be initializing the board; if it does not list the board within minutes, "
+    "the board counts as lost",
+}
+AWAITED, AWAITED_BY_NAME = (msgspec.structs.replace(rule, **AWAITING) for rule in (LOST, MISSING))
 HOW_TO_GIVE = "pass every board and the host's /dev to the agent's container, or acknowledge the finding"
 GIVING = {"fault_class": FaultClass.CONFIGURATION, "action": Action.INSPECT, "gates": False, "next_step": HOW_TO_GIVE}
 NOT_GIVEN = msgspec.structs.replace(LOST, **GIVING)
@@ -258,7 +264,7 @@ def _lost(view: View, device: Device) -> Finding:
             )
         if is_being_taken(view, device) and (reader is None or device.pci not in reader.quarantined):
             facts = f"{name}: bound to {device.driver}, which has not listed this board yet"
-            return LOST.on_node(Outcome.UNMEASURED, facts, device=device.id, required=True)
+            return AWAITED.on_node(Outcome.UNMEASURED, facts, device=device.id, required=True)
         if device.pci in not_given(view) and (reader is None or device.pci not in reader.quarantined):
             facts = f"{name}: bound to {device.driver}; the agent's container has other boards and not this one"
             return NOT_GIVEN.on_node(Outcome.UNMEASURED, facts, device=device.id, required=True)
@@ -344,7 +350,7 @@ def _missing(view: View, device: Device) -> Finding:
         )
     if since := not_listed_since(view, view.memory.seen[device.id], at_slot):
         facts = f"{name}: not listed by {device.backend} since {since}; its boards may appear one by one"
-        return MISSING.on_node(Outcome.UNMEASURED, facts, device=device.id, required=True)
+        return AWAITED_BY_NAME.on_node(Outcome.UNMEASURED, facts, device=device.id, required=True)
     others = [other for other in view.devices if other.id in view.memory.seen[device.id].instead]
     if others:
         return RENAMED.on_node(
