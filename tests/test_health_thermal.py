@@ -58,7 +58,7 @@ def test_a_board_at_its_highest_operating_temperature_does_not_slow_down() -> No
     """Each limit has its words: what the device does there is what its vendor says of it."""
     at_most = judge("thermal", healthy({("temperature_margin_celsius", CORE): 0}))
     warm = of(at_most, "temperature.high", part=CORE)
-    assert "at the maximum operating temperature (margin 0 °C, limit 5 °C)" in warm.message
+    assert "at the maximum operating temperature (margin 0 °C, minimum 5 °C)" in warm.message
     assert not any("reduces its clocks" in finding.message for finding in at_most)
     beyond = of(
         judge("thermal", healthy({("temperature_margin_celsius", CORE): -3})), "temperature.slowdown", part=CORE

@@ -235,7 +235,7 @@ def test_what_was_right_behind_a_wrong_result_counts_when_its_load_dies(end: str
     shown = shown_by(result)
     assert (shown.wrong, shown.of, shown.seconds) == (3, 5000, 700.0)
     words = demand_words(shown, clearing_table()[Clearing.WRONG_RESULT])
-    assert words.startswith("a re-test clears it with 5000 bf16 GEMMs")
+    assert words.startswith("a re-test clears it: one burn-in of at least 10 min with 5000 bf16 GEMMs")
 
 
 def test_no_figure_of_a_load_that_goes_on_makes_less_of_its_wrong_result() -> None:

@@ -537,7 +537,7 @@ def test_observe_decides_and_does_nothing() -> None:
     slurm = MemorySlurm()
     passes = writer(slurm, writer="observe")
     done = passes.step(FAILED)
-    assert done.status.doing.startswith("would drain with: nodevet: hw kernel-log: ")
+    assert done.status.doing.startswith("would drain with the reason: nodevet: hw kernel-log: ")
     assert (done.status.wanted != "", slurm.writes) == (True, [])
     slurm.set("n1", "IDLE", "DRAIN", reason="ops: fan")
     passes.step(FAILED)
@@ -1138,7 +1138,7 @@ def test_every_reason_is_in_the_reference_page(repository: Path) -> None:
         ({"drained_by": "nodevet"}, "slurm: drained by nodevet\n"),
         ({"drained_by": "other"}, "slurm: drained by another user or program\n"),
         ({"drained_by": "other", "doing": "does not drain: x"}, "slurm: does not drain: x\n"),
-        ({"doing": "would drain with: y"}, "slurm: would drain with: y\n"),
+        ({"doing": "would drain with the reason: y"}, "slurm: would drain with the reason: y\n"),
     ],
 )
 def test_the_status_says_what_slurm_shows_or_why_not(changes: dict[str, Any], said: str) -> None:

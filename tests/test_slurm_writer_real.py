@@ -312,7 +312,7 @@ def test_observe_says_what_it_would_do_and_writes_nothing(vetted: MakeNode, slur
     node = vetted("n1", writer="observe")
     node.lose()
     node.until(lambda: node.metric("nodevet_slurm_would_drain") == 1, "it says so")
-    assert node.status()["slurm"]["doing"].startswith("would drain with: nodevet: hw kernel-log: ")
+    assert node.status()["slurm"]["doing"].startswith("would drain with the reason: nodevet: hw kernel-log: ")
     assert (slurm.node_state("n1"), node.scontrol.writes) == ("idle", [])
 
 

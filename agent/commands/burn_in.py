@@ -86,9 +86,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(
     arguments: argparse.Namespace, spawn: Spawn = burn_command, *, patience_seconds: float = PATIENCE_SECONDS
 ) -> int:
-    """Run the load in the child processes that *spawn* starts, and judge its results.
+    """Run the load in child processes, and judge its results.
 
-    The results wait *patience_seconds* for an agent that is gone.
+    *spawn* starts each child process. The results wait *patience_seconds* for an agent that is gone.
 
     Exit 0 ok, 1 degraded, 2 failed, 3 unknown: not measured, or not all of the plan proved.
     """

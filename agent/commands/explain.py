@@ -52,7 +52,7 @@ def _finding(name: str) -> str | None:
     if rule is None:
         return None
     found = explain_rule(rule)
-    return _told(f"{found.code}: {found.title}: {found.meaning}", found)
+    return _told(f"{found.code}: {found.title}; {found.meaning}", found)
 
 
 def _told(headline: str, found: Explanation) -> str:

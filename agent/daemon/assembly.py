@@ -158,8 +158,8 @@ def permit_of(settings: SlurmSettings) -> Permit:
     if settings.writer == "drain":
         return Permit()
     return Permit(
-        why=f'slurm.writer is "{settings.writer}", and a permit of the cluster needs "drain"; a site without rights'
-        ' in SLURM sets slurm.permit = "local"'
+        why=f'slurm.writer is "{settings.writer}", and the agent requests a permit only with "drain"; a site without'
+        ' rights in SLURM sets slurm.permit = "local"'
     )
 
 

@@ -28,7 +28,7 @@ def _first_permit(settings: SlurmSettings, node: str, memory: WriterMemory, boot
     if settings.permit == "local":
         return Permit(True, LOCAL)
     if settings.writer != "drain":
-        return Permit(why=f'slurm.writer is "{settings.writer}", and a permit of the cluster needs "drain"')
+        return Permit(why=f'slurm.writer is "{settings.writer}", and the agent requests a permit only with "drain"')
     if not boot_id or memory.permit != boot_id:
         return Permit()
     return Permit(True, "SLURM showed before the agent's start that nodevet closed this node", node)

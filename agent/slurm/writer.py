@@ -277,7 +277,7 @@ class Writer:
             case Step.DRAIN | Step.CLOSE | Step.UPDATE if self._settings.writer == "drain":
                 return (yield from self._write(node, decision, snapshot.modes))
             case Step.DRAIN | Step.CLOSE | Step.UPDATE:
-                self._say(f"would {decision.step.value} with: {decision.reason}", wanted=decision.reason)
+                self._say(f"would {decision.step.value} with the reason: {decision.reason}", wanted=decision.reason)
         return self._settings.poll_seconds
 
     def _awaits_drain(self, snapshot: Snapshot, faults: tuple[Episode, ...]) -> bool:

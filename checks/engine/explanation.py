@@ -89,7 +89,8 @@ def explain_event(code: str) -> Explanation | None:
 
 def explain_rule(rule: Rule) -> Explanation:
     """Return what a finding of *rule* means."""
-    title, meaning = f"finding of check {rule.check}", rule.next_step or ACTIONS[rule.action.value]
+    title = f"finding of the check {rule.check}"
+    meaning = f"next step: {rule.next_step or ACTIONS[rule.action.value]}"
     return copied(Explanation, rule, title=title, meaning=meaning, ends=ending(rule.clearing, rule.action))
 
 
@@ -121,8 +122,8 @@ def _length(row: ClearingRow) -> str:
         return ""
     minutes = (row.retest_seconds or 0) / 60
     return (
-        f" of {row.retest_products_per_wrong}n/k GEMMs where k of n were wrong, for at least {minutes:.0f} min, in the"
-        " same format and shape, at the same temperature and power"
+        f" of at least {minutes:.0f} min with {row.retest_products_per_wrong}n/k GEMMs (if k of n GEMMs were wrong) of"
+        " the same format and shape, at the same temperature and power"
     )
 
 

@@ -23,7 +23,7 @@ PENDING = Rule(
     code="memory.bad_pages_pending",
     outcome=Outcome.WARN,
     action=Action.RESET_DEVICE,
-    next_step="jobs may continue; reset the device when it is idle, or reboot the node where no reset exists",
+    next_step="jobs may continue; reset the device when it is idle, or reboot the node if the device has no reset",
 )
 UNRESERVABLE = Rule(
     check="bad-pages",

@@ -58,13 +58,13 @@ MISSING = _rule(
     code="device.missing",
     action=Action.REBOOT,
     clearing=Clearing.HARDWARE_EVENT,
-    next_step="reboot the node; where the device was removed permanently, acknowledge the finding",
+    next_step="reboot the node; if the device was removed permanently, acknowledge the finding",
 )
 RENAMED = msgspec.structs.replace(
     MISSING,
     action=Action.INSPECT,
-    next_step="let the command print the former names, or serial, uuid or pci of each device; acknowledge the old name "
-    "if this board is in the list under another name",
+    next_step="change the command so that it prints the former names, or the serial, uuid or pci of each device; if "
+    "this board is in the list under a new name, acknowledge the finding of the old name",
 )
 LOST = _rule(
     code="device.lost",
@@ -112,7 +112,8 @@ VERSION_MISMATCH = _rule(
 )
 LISTED_TWICE = _setting(
     code="inventory.listed_twice",
-    next_step="let one backend list the device: disable the other one in agent.backends, or remove it from the command",
+    next_step="only one backend may list a device: disable one of the backends in agent.backends, or remove the device "
+    "from the output of the command",
 )
 WITHHELD = _rule(code="inventory.withheld", outcome=Outcome.WARN, fault_class=FaultClass.CONFIGURATION)
 EXCLUDED = _setting(
@@ -156,11 +157,13 @@ WITNESSES = from_table("reader.falls").value
 """Number of hangs or crashes of the driver on a board, within the time of reader_faults.csv, that prove its loss."""
 
 HOW_TO_READ = (
-    "no enabled backend reads them: enable the vendor's backend in agent.backends, or add a command backend "
+    "no enabled backend reads these devices: enable the vendor's backend in agent.backends, or add a command backend "
     "(docs/reference/command-backend.md)"
 )
 
-HOW_TO_PLACE = "let the command print the PCI address (pci) of each device: it identifies the unlisted ones"
+HOW_TO_PLACE = (
+    "change the command so that it prints the PCI address (pci) of each device; nodevet then knows the unlisted devices"
+)
 
 
 class Inventory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -201,13 +204,13 @@ def judge(view: View, policy: Inventory) -> Iterator[Finding]:
             yield _offline(view, seen.device) or _missing(view, seen.device)
     yield _listed_twice(view)
     if withheld(view):
-        facts = f"{', '.join(withheld(view))}: access denied by the cgroup of this process, as in a job; not judged"
+        facts = f"{', '.join(withheld(view))}: the cgroup of this process denies access, as in a job; not judged"
         yield WITHHELD.on_node(Outcome.SKIPPED, facts)
     if left_out := ", ".join(excluded(view)):
-        facts = f"{left_out}: excluded by a driver option, according to the driver's page; not judged"
+        facts = f"{left_out}: excluded by a driver option, according to the driver's file in /proc; not judged"
         yield EXCLUDED.on_node(Outcome.WARN, facts)
     elif unread := ", ".join(unread_pages(view)):
-        yield EXCLUDED.on_node(Outcome.UNMEASURED, f"{unread}: the driver's page about it could not be read")
+        yield EXCLUDED.on_node(Outcome.UNMEASURED, f"{unread}: the driver's file in /proc could not be read")
     elif any(view.of_kind(DeviceKind.NODE)):
         yield EXCLUDED.on_node(Outcome.PASS, "no board is excluded by a driver option")
     yield _drained(view)
@@ -233,7 +236,8 @@ def _listed_twice(view: View) -> Finding:
     if not view.duplicates:
         return LISTED_TWICE.on_node(Outcome.PASS, "no device is listed by two backends")
     told = "; ".join(
-        f"{device_name(view, kept.id)} is listed by {kept.backend} and by {left_out.backend}, which is ignored"
+        f"{device_name(view, kept.id)} is listed by {kept.backend} and by {left_out.backend}; "
+        f"{left_out.backend} is ignored"
         for left_out, kept in view.duplicates
     )
     return LISTED_TWICE.on_node(Outcome.WARN, told)
@@ -247,7 +251,9 @@ def _lost(view: View, device: Device) -> Finding:
         sample = max(lost, key=lambda entry: entry.time.boottime_ns)
         detail = sample.failure.detail if sample.failure else ""
         gone, silent = _moved(view, device.backend)
-        known = f"; it may be the board of {gone.pci}, serial {gone.serial}" if gone and silent == device else ""
+        known = (
+            f"; it may be the board formerly at {gone.pci}, serial {gone.serial}" if gone and silent == device else ""
+        )
         return LOST.on_node(
             Outcome.FAIL, f"{name}: no longer answers ({detail}){known}", device=device.id, evidence_time=sample.time
         )
@@ -349,7 +355,7 @@ def _missing(view: View, device: Device) -> Finding:
             device=device.id,
         )
     if since := not_listed_since(view, view.memory.seen[device.id], at_slot):
-        facts = f"{name}: not listed by {device.backend} since {since}; its boards may appear one by one"
+        facts = f"{name}: not listed by {device.backend} since {since}; the driver may list its boards one by one"
         return AWAITED_BY_NAME.on_node(Outcome.UNMEASURED, facts, device=device.id, required=True)
     others = [other for other in view.devices if other.id in view.memory.seen[device.id].instead]
     if others:
@@ -455,7 +461,7 @@ def _driver(view: View, vendor: str) -> Iterator[Finding]:
     )
     if not boards:
         outcome = Outcome.PASS if _is_read(view, vendor) else Outcome.SKIPPED
-        yield rule.on_node(outcome, f"{vendor}: no accelerator is without its driver", part=part)
+        yield rule.on_node(outcome, f"{vendor}: every accelerator has its driver", part=part)
     elif reader is None:
         rule = msgspec.structs.replace(rule, next_step=HOW_TO_PLACE if unplaced else HOW_TO_READ)
         told = f", and {unplaced} devices that are read report no PCI address" if unplaced else ""

@@ -57,14 +57,14 @@ NOT_GIVEN = msgspec.structs.replace(
     outcome=Outcome.WARN,
     fault_class=FaultClass.CONFIGURATION,
     action=Action.INSPECT,
-    next_step="the host of this virtual machine may withhold links: ask its operator which links are assigned; where "
+    next_step="the host of this virtual machine may withhold links: ask its operator which links are assigned; if "
     "none are, set checks.links.expected = 0",
 )
 MAY_BE_SPLIT = msgspec.structs.replace(
     ALL_DOWN,
     action=Action.WATCH,
     clearing=Clearing.UNMEASURED,
-    next_step="the agent asks again in each round; if it never answers, query it with the vendor's tool",
+    next_step="the agent queries the device again in each round; if it never answers, query it with the vendor's tool",
 )
 UNNAMED = msgspec.structs.replace(ALL_DOWN, outcome=Outcome.WARN, action=Action.INSPECT)
 """Of a board that no table knows, which says itself that it is part of a fabric."""
@@ -98,7 +98,7 @@ FABRIC = _setting(
 
 UNSUPPORTED = ReadingStatus.UNSUPPORTED
 BOARD = Part(PartKind.POWER_SCOPE, "device")
-JOINED = "and the device reports that it has joined a fabric"
+JOINED = "the device reports that it has joined a fabric"
 
 
 class Links(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -206,7 +206,7 @@ def _all_down(view: View, device: Device, links: tuple[Observation, ...], policy
         rule = NOT_GIVEN
     else:
         rule = _cured_with(_misconfigured(view, device), UNNAMED if why == JOINED else rule)
-    facts = f"{down}, {why}" if dark else f"{up} links are up"
+    facts = f"{down} although {why}" if dark else f"{up} links are up"
     by_number_alone = policy.expected is not None and not proven
     return [
         rule.on_node(
@@ -254,7 +254,7 @@ def _why_any(view: View, device: Device, measured: list[Observation], policy: Li
     if found is not None or policy.expected is not None:
         return found
     if row is not None:
-        return f"{device.model} has {row.links}"
+        return f"{device.model} has {row.links} links"
     return JOINED if _is_in_a_fabric(view, device) else None
 
 
@@ -279,7 +279,7 @@ def _left_out(view: View, device: Device, observation: Observation, links: tuple
         return None
     if _is_split(view, device) or _may_be_split(view, device):
         return None
-    return DOWN.absent(observation, "the port is no longer in use, the link was up before", value=False)
+    return DOWN.absent(observation, "the port is no longer in use, although the link was up before", value=False)
 
 
 def _down(view: View, device: Device, observation: Observation, policy: Links) -> Finding:
@@ -297,7 +297,7 @@ def _down(view: View, device: Device, observation: Observation, policy: Links) -
     if why is None:
         return DOWN.skip(observation, "the link is down, and it was never up or expected")
     limit = None if policy.expected is None or _proven(view, device, observation) else _configured(policy.expected)
-    return DOWN.judge(observation, True, f"the link is down, {why}", limit=limit)
+    return DOWN.judge(observation, True, f"the link is down although {why}", limit=limit)
 
 
 def _configured(expected: int) -> Limit:
@@ -313,7 +313,7 @@ def _expected(view: View, device: Device, observation: Observation, policy: Link
     if policy.expected is not None and (before >= policy.expected or _number_up(view, device) >= policy.expected):
         return None
     return _proven(view, device, observation) or (
-        None if policy.expected is None else f"the configuration expects {policy.expected}"
+        None if policy.expected is None else f"the configuration expects {policy.expected} links"
     )
 
 
@@ -322,19 +322,19 @@ def _proven(view: View, device: Device, observation: Observation) -> str | None:
     port, before = observation.part.index, _ports_before(view, device, observation.part.index)
     seen = view.memory.seen.get(device.id)
     if seen is not None and port in seen.links_up:
-        return "it was up before"
+        return f"link {port} was up before"
     for sibling in view.siblings(device):
         remembered = view.memory.seen.get(sibling.id)
         is_up = view.number(sibling.id, "link_active", observation.part) or (remembered and port in remembered.links_up)
         # Behind a switch every board has its counterpart; a bridge connects only some.
         if is_up and any(link.port == port and link.peer == "switch" for link in sibling.links):
-            return f"the same link of {sibling.pci or sibling.id} is up"
+            return f"link {port} of {sibling.pci or sibling.id} is up"
     row = _row(view, device)
     if row is None or row.which in (Which.SOME, Which.ALIKE) or port is None or before >= row.links:
         return None
     if row.bridge and len(_ever_up(view, device)) % row.bridge == 0:
         return None
-    return f"{device.model} has {row.links}"
+    return f"{device.model} has {row.links} links"
 
 
 def _row(view: View, device: Device) -> ExpectedLinks | None:

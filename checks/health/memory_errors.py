@@ -122,7 +122,7 @@ class MemoryErrors(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ),
 )
 def judge(view: View, policy: MemoryErrors) -> Iterator[Finding]:
-    """Memory has no uncorrected errors, corrected errors below the limit, and spare rows for repair."""
+    """Memory has no uncorrected errors and has spare rows for repair, and corrected errors are below the limit."""
     for device in view.devices:
         for observation in observations(view, device, "ecc_uncorrected_errors"):
             rule = UNCORRECTED if device.kind is DeviceKind.ACCELERATOR else UNCORRECTED_ON_HOST
@@ -205,7 +205,7 @@ def _flag(rule: Rule, observation: Observation, bad: str, good: str) -> Finding:
 def _ecc_disabled(view: View, observation: Observation) -> Finding:
     off = observation.number == 0
     if off and not view.requires(observation.device, "ecc_uncorrected_errors"):
-        return ECC_DISABLED.skip(observation, "ECC is off, the default of some boards of this model")
+        return ECC_DISABLED.skip(observation, "ECC is off, which is the default of some boards of this model")
     device = view.device(observation.device)
     how = vendor_of(device.vendor).ecc_advice if device else None
     rule = msgspec.structs.replace(ECC_DISABLED, next_step=ECC_DISABLED.next_step + (f" ({how})" if how else ""))

@@ -21,13 +21,13 @@ _rule = partial(Rule, check="pcie")
 _warning = partial(_rule, outcome=Outcome.WARN, action=Action.INSPECT)
 WIDTH = _warning(
     code="pcie.width",
-    next_step="reseat the board or riser, clean its contacts, compare with another slot; if slot or virtual machine "
-    "has no more lanes, set checks.pcie.lanes",
+    next_step="reseat the board or riser, clean its contacts, compare with another slot; if the slot or virtual "
+    "machine has no more lanes, set checks.pcie.lanes",
 )
 GENERATION = _warning(
     code="pcie.generation",
-    next_step="reseat the board or riser, check the slot's setting in the firmware; if the slot supports no more, set "
-    "checks.pcie.generation",
+    next_step="reseat the board or riser, check the slot's setting in the firmware; if the slot supports no higher "
+    "generation, set checks.pcie.generation",
 )
 REPLAYS = _warning(code="pcie.replay_rate", next_step="poor signal: reseat the board or riser")
 CORRECTABLE = _warning(code="pcie.correctable_rate", next_step="poor signal: reseat the board or riser")
@@ -94,7 +94,7 @@ class Pcie(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ),
 )
 def judge(view: View, policy: Pcie) -> Iterator[Finding]:
-    """The PCIe link has its full width, under load its full generation, and errors and replays below the limits."""
+    """The PCIe link has its full width, and its full generation under load; errors and replays are below the limits."""
     for device in view.devices:
         yield from looked(view, _link, device, policy)
 

@@ -21,7 +21,7 @@ LOWERED = Rule(
     outcome=Outcome.WARN,
     fault_class=FaultClass.CONFIGURATION,
     action=Action.WATCH,
-    next_step="raise the power limit, or set checks.power.limit_watts where it is intended",
+    next_step="raise the power limit, or, if the limit is intended, set checks.power.limit_watts",
 )
 OVER = Rule(
     check="power",

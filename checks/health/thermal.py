@@ -105,7 +105,7 @@ def _by_margin(view: View, device: Device, margin: Observation, policy: Thermal)
     facts = f"{_distance(number - slowdown.value)} the slowdown threshold ({scale}, threshold {slowdown.value:.0f} °C)"
     yield SLOWDOWN.confirmed_by(policy).against(margin, margin.number, slowdown, facts, beside=beside)
     zero = "maximum operating temperature" if offset is not None else "slowdown threshold"
-    facts = f"{_distance(number)} the {zero} ({scale}, limit {high.value:.0f} °C)"
+    facts = f"{_distance(number)} the {zero} ({scale}, minimum {high.value:.0f} °C)"
     yield HIGH.confirmed_by(policy).against(margin, margin.number, high, facts, beside=beside)
 
 

@@ -1,1 +1,1 @@
-"""Kernel text to events."""
+"""From lines of the kernel log to events."""
