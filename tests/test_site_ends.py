@@ -99,8 +99,7 @@ def test_a_check_that_ends_two_agents_is_not_run_by_the_third(tmp_path: Path, na
             assert agent.get("/").startswith("<!doctype html>") or "html" in agent.get("/")
             asked = command(agent, "check")
             assert (asked.returncode, told in asked.stdout) == (UNKNOWN, True)
-        log = agent.log.read_text()
-    assert log.count("does not run any more: it ended the agent") == 2
+    assert agent.log.read_text().count("does not run any more: it ended the agent") == 2
     once = command(agent, "check")
     assert (once.returncode, f"while it {work} ({file})" in once.stdout) == (UNKNOWN, True)
     site_package(tmp_path / "packages")
@@ -255,14 +254,14 @@ def test_a_watch_knows_each_piece_of_code_of_a_site_while_it_runs(packages: Path
     site_package(packages, code=f"{note}\n{GOOD.format(check='site-disk', body=note)}")
     importlib.invalidate_caches()
     works: list[list[Work]] = []
-    vars(builtins).update(noted_watch=watch, noted_works=works)
+    builtins.__dict__.update(noted_watch=watch, noted_works=works)
     try:
         for _ in range(2):
             checks = {declared.name: declared for declared in installed(watch)}
             for declared in (checks["site-disk"], checks["thermal"]):
                 assert not run_check(ConfiguredCheck(declared, declared.policy()), healthy()).error
     finally:
-        del vars(builtins)["noted_watch"], vars(builtins)["noted_works"]
+        del builtins.__dict__["noted_watch"], builtins.__dict__["noted_works"]
     assert works == [[Work.IMPORT], [Work.JUDGE], [Work.JUDGE]]
     assert [work for work, _ in watch.ran] == [Work.IMPORT, Work.JUDGE, Work.JUDGE]
     assert not watch.runs
@@ -282,12 +281,12 @@ def test_a_child_that_code_of_a_site_forked_ends_where_the_code_does(packages: P
     site_package(packages, **FORKS[way])
     importlib.invalidate_caches()
     here, children = os.getpid(), list[int]()
-    vars(builtins)["forked"] = children
+    builtins.__dict__["forked"] = children
     try:
         (declared,) = (declared for declared in installed() if declared.name == "site-disk")
         ran = run_check(ConfiguredCheck(declared, declared.policy()), healthy())
     finally:
-        del vars(builtins)["forked"]
+        del builtins.__dict__["forked"]
         if os.getpid() != here:
             os._exit(7)
     assert [finding.code for finding in ran.findings] == ["site-disk.fine"]
