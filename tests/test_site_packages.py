@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import faulthandler
-import fcntl
 import importlib
 import io
 import itertools
@@ -15,7 +13,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -467,56 +464,42 @@ def test_an_agent_that_its_watchdog_ends_says_where_it_stood(tmp_path: Path) -> 
     assert 'site_checks.py", line 12 in judge' in agent.log.read_text()
 
 
-def sample_processor_time() -> None:
-    """Begin as a profiler does: a signal for each slice of processor time, with a handler."""
-    signal.signal(signal.SIGPROF, lambda *_: None)
-    signal.setitimer(signal.ITIMER_PROF, 0.01, 0.01)
+LEAVES = {
+    "sample_processor_time": """
+signal.signal(signal.SIGPROF, lambda *_: None)
+signal.setitimer(signal.ITIMER_PROF, 0.01, 0.01)
+""",
+    "sample_own_time": "signal.setitimer(signal.ITIMER_VIRTUAL, 0.01, 0.01)",
+    "watch_a_pipe": """
+reading, writing = os.pipe()
+fcntl.fcntl(reading, fcntl.F_SETOWN, os.getpid())
+fcntl.fcntl(reading, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
+threading.Timer(0.02, os.write, (writing, b"x")).start()
+""",
+    "send_later": """
+signal.signal(signal.SIGRTMIN + 6, lambda *_: None)
+threading.Timer(0.02, os.kill, (os.getpid(), signal.SIGRTMIN + 6)).start()
+""",
+    "ask_for_a_traceback": "faulthandler.dump_traceback_later(0.05, exit=True)",
+}
+"""What a check leaves behind: profilers, a pipe with O_ASYNC, a thread that sends a signal, faulthandler."""
+
+LEFT_BEHIND = """
+import faulthandler, fcntl, os, signal, sys, threading, time
+from nodevet.checks.core.overrun import within
+within(60.0, lambda: exec(sys.argv[1]))
+until = time.monotonic() + 0.2
+while time.monotonic() < until:
+    sum(range(1000))
+"""
 
 
-def sample_own_time() -> None:
-    """Begin a timer of the time outside of the kernel, without a handler."""
-    signal.setitimer(signal.ITIMER_VIRTUAL, 0.01, 0.01)
-
-
-def watch_a_pipe() -> None:
-    """Have the kernel send SIGIO for a pipe, without a handler, and write to it a moment later."""
-    reading, writing = os.pipe()
-    fcntl.fcntl(reading, fcntl.F_SETOWN, os.getpid())
-    fcntl.fcntl(reading, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
-    threading.Timer(0.02, os.write, (writing, b"x")).start()
-
-
-def send_later() -> None:
-    """Take a real-time signal, and have it sent a moment later."""
-    number = signal.SIGRTMIN + 6
-    signal.signal(number, lambda *_: None)
-    threading.Timer(0.02, os.kill, (os.getpid(), number)).start()
-
-
-@pytest.mark.parametrize("leave", [sample_processor_time, sample_own_time, watch_a_pipe, send_later])
-def test_a_signal_that_a_check_of_a_site_left_behind_ends_nothing(leave: Callable[[], None]) -> None:
+@pytest.mark.parametrize("leave", LEAVES)
+def test_a_signal_that_a_check_of_a_site_left_behind_ends_nothing(leave: str) -> None:
     """It arrives when the check is over and its handler undone, where the default action would end the agent."""
-    child = os.fork()
-    if child == 0:
-        try:
-            within(60.0, leave)
-            until = time.monotonic() + 0.2
-            while time.monotonic() < until:
-                sum(range(1000))
-        finally:
-            os._exit(0)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-
-
-def test_a_traceback_that_a_check_of_a_site_asked_for_ends_nothing() -> None:
-    """faulthandler may be told to end the process then."""
-    child = os.fork()
-    if child == 0:
-        with suppress(BaseException):
-            within(60.0, lambda: faulthandler.dump_traceback_later(0.05, exit=True, file=2))
-            time.sleep(0.2)
-        os._exit(0)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    command = [sys.executable, "-c", LEFT_BEHIND, LEAVES[leave]]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason=NO_ROOT)
