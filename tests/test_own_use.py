@@ -138,6 +138,21 @@ def test_the_proportional_memory_is_read_once_a_minute(monkeypatch: pytest.Monke
     assert walks == [0.0, 60.0, 120.0]
 
 
+def test_a_share_that_no_kernel_tells_is_asked_for_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel without it walks the pages all the same."""
+    whole, walks = psutil.Process.memory_full_info, list[int]()
+
+    def without(process: psutil.Process) -> object:
+        walks.append(process.pid)
+        return whole(process)._replace(pss=0)
+
+    monkeypatch.setattr(psutil.Process, "memory_full_info", without)
+    reader = OwnUseReader(monotonic=lambda: 1.0)
+    for _ in range(3):
+        reader.before_judging()
+    assert (reader.last.proportional_bytes, len(walks)) == (None, 1)
+
+
 def test_a_kernel_that_tells_no_share_is_not_taken_for_one_without_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """psutil adds up what it finds, which is nothing."""
     whole = psutil.Process.memory_full_info

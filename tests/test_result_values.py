@@ -180,6 +180,21 @@ def test_nonsense_of_a_load_hides_no_wrong_result(case: str) -> None:
     assert wrong == ([] if key == "metrics" else ["cpu-0"])
 
 
+@pytest.mark.parametrize("nonsense", [{"left_out": ["62 of 64 processors"]}, {"left_out": 0.5}])
+def test_a_limit_of_a_proof_that_cannot_be_read_limits_it(nonsense: dict[str, Any]) -> None:
+    """A load that reached a part of its device proves nothing, however it names the part."""
+    assert is_passed_retest(GOOD)
+    limited = msgspec.structs.replace(GOOD, conditions={**GOOD.conditions, **nonsense})
+    assert not is_passed_retest(limited)
+    assert limited.conditions["left_out"] == "a part that cannot be read"
+
+
+def test_a_format_that_somebody_may_have_asked_for_is_missed() -> None:
+    """A device that lacks it spoils nothing otherwise."""
+    refused = msgspec.structs.replace(GOOD, conditions={"refusal": "format", "asked": "bf16"})
+    assert refused.conditions == {"refusal": "format", "asked": True}
+
+
 def view_of(result: Result) -> View:
     """Return a view of a node with the device of *result*."""
     return msgspec.structs.replace(healthy(), devices=cpu_node().devices, results=(result,))

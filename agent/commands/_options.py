@@ -17,7 +17,7 @@ from nodevet.agent.control.server import SOCKET_NAME
 from nodevet.agent.store.site_marks import known_marks
 from nodevet.checks.core.errors import UsageError
 from nodevet.checks.core.model import State
-from nodevet.checks.engine.registry import installed
+from nodevet.checks.engine.registry import Check, installed
 from nodevet.checks.engine.site_code import UNWATCHED, Watch
 from nodevet.exporters.documents.types import StatusDocument
 
@@ -59,7 +59,10 @@ def configuration(
         **{key.replace("__", "."): value for key, value in overrides.items()},
     }
     file = Path(arguments.config) if arguments.config else None
-    checks = lambda runtime: installed(watch(runtime) if runtime is not None else UNWATCHED)  # noqa: E731
+
+    def checks(runtime: Path | None) -> tuple[Check, ...]:
+        return installed(watch(runtime) if runtime is not None else UNWATCHED)
+
     return load_configuration(file, checks, overrides=given)
 
 

@@ -43,10 +43,12 @@ class OwnUseReader(Service):
         if process is None:
             self._due, self.last = now, OwnUse()
             return
-        is_due = now >= self._due
-        if is_due:
+        proportional_bytes = self.last.proportional_bytes
+        if now >= self._due:
             self._due = now + PROPORTIONAL_SECONDS
-        self.last = _use(process, None if is_due else self.last.proportional_bytes)
+            # 0 where the kernel reports no Pss: psutil adds up what it finds
+            proportional_bytes = _read(lambda: process.memory_full_info().pss) or None
+        self.last = _use(process, proportional_bytes)
 
     def describe(self, info: AgentInfo) -> AgentInfo:
         """Tell what was read."""
@@ -54,12 +56,11 @@ class OwnUseReader(Service):
 
 
 def _use(process: psutil.Process, proportional_bytes: int | None) -> OwnUse:
-    """Return the use of *process*; *proportional_bytes* is the last reading of that memory, None to read it."""
+    """Return the use of *process*, with the last reading of its *proportional_bytes*."""
     with process.oneshot():  # each file of /proc is read once
         return OwnUse(
             resident_bytes=_read(lambda: process.memory_info().rss) or None,
-            # 0 where the kernel tells no Pss: psutil adds up what it finds
-            proportional_bytes=proportional_bytes or _read(lambda: process.memory_full_info().pss) or None,
+            proportional_bytes=proportional_bytes,
             cpu_seconds=_read(partial(_cpu_seconds, process)),
             open_descriptors=_read(process.num_fds),
             threads=_read(process.num_threads),

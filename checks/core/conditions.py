@@ -44,11 +44,19 @@ class KnownConditions(msgspec.Struct, frozen=True):
     curves: dict[str, tuple[tuple[Number, Number], ...]] = {}
 
 
+CAUTIOUS: dict[str, Any] = {"left_out": "a part that cannot be read", "asked": True}
+"""Conditions that limit what a result proves: one of another type limits it all the same."""
+
+
 def sound_conditions(conditions: dict[str, Any]) -> dict[str, Any]:
-    """Return *conditions* without the known ones that are of another type or no finite number."""
+    """Return *conditions* without the known ones that are of another type or no finite number.
+
+    Those that limit what the result proves are replaced.
+    """
     if _is_sound(conditions):
         return conditions
-    return {name: value for name, value in conditions.items() if _is_sound({name: value})}
+    sound = {name: value for name, value in conditions.items() if _is_sound({name: value})}
+    return sound | {name: value for name, value in CAUTIOUS.items() if name in conditions and name not in sound}
 
 
 def _is_sound(conditions: dict[str, Any]) -> bool:

@@ -108,8 +108,9 @@ class KnownDevices(msgspec.Struct, frozen=True):
 class Arrived(msgspec.Struct, frozen=True):
     """Boards that their driver may not list yet, because they or the driver arrived while the agent watched.
 
-    ``bound``: when the kernel bound a driver to a board that no backend has listed since, by PCI address. ``resumed``:
-    the end of the last release of a backend, and the ids of the devices that it has listed since.
+    ``bound``: when the kernel bound a driver to a board that the backend of its vendor has not listed since, by PCI
+    address. ``resumed``: the end of the last release of a backend, or of the first of several that followed closely,
+    and the ids of the devices that the backend has listed since the last one.
     """
 
     bound: Mapping[str, Instant] = {}
