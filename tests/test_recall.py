@@ -35,6 +35,7 @@ from nodevet.checks.core.model import (
     Result,
 )
 from nodevet.checks.core.recall import recalled
+from nodevet.checks.engine.arrivals import KeptArrivals, Page
 from nodevet.checks.engine.engine import Engine
 from nodevet.checks.engine.episodes import Ledger
 from nodevet.checks.engine.growth import Counter
@@ -45,6 +46,7 @@ from nodevet.checks.engine.view import KnownDevices
 from nodevet.checks.kernel_log.dedupe import DeduplicatorState
 
 KINDS: dict[str, Any] = {
+    "arrivals": KeptArrivals,
     "ledger": Ledger,
     "inventory": KnownDevices,
     "counters": tuple[Counter, ...],
@@ -66,6 +68,7 @@ PLAIN: dict[Any, Any] = {
     Key: lambda number: episode(device=f"GPU-{number}").key,
     Episode: lambda number: episode(device=f"GPU-{number}"),
     Part: lambda number: Part(PartKind.DEVICE, f"vendor:x{number}"),
+    Page: lambda number: Page("nvidia", f"vendor{number}"),
     Device: lambda number: Device(
         id=f"GPU-{number}", kind=DeviceKind.ACCELERATOR, vendor="nvidia", model="H100", backend="nvidia"
     ),
@@ -87,7 +90,7 @@ def sample(kind: Any, number: int = 0, *, of_entry: bool = False) -> Any:
         return sample(next(each for each in of if each is not type(None)), number, of_entry=of_entry)
     if shape is tuple and of[-1] is not Ellipsis:
         return [sample(each, number, of_entry=True) for each in of]
-    if shape is tuple:
+    if shape in (tuple, frozenset):
         return [sample(of[0], each, of_entry=True) for each in range(3)]
     if shape is dict:
         return {f"x{each}": sample(of[1], each, of_entry=True) for each in range(3)}
@@ -97,13 +100,18 @@ def sample(kind: Any, number: int = 0, *, of_entry: bool = False) -> Any:
         return next(iter(kind)).value
     fields = [field for field in msgspec.structs.fields(kind) if field.required or not of_entry]
     values = {field.encode_name: sample(field.type, number, of_entry=of_entry) for field in fields}
+    values |= {"boot_id": BOOT_ID} if "boot_id" in values else {}
     return list(values.values()) if kind.__struct_config__.array_like else values
 
 
 def places(raw: Any) -> list[Any]:
-    """Return the lists and mappings of *raw* that have entries: itself, what it holds, and one level further."""
+    """Return the lists and mappings of *raw* that have entries: itself, its values, and the lists one level further.
+
+    A list one level further that has not three entries is itself an entry.
+    """
     within = raw.values() if isinstance(raw, dict) else ()
-    deeper = (each for value in within if isinstance(value, dict) for each in value.values() if isinstance(each, list))
+    further = (each for value in within if isinstance(value, dict) for each in value.values())
+    deeper = (each for each in further if isinstance(each, list) and len(each) == 3)
     return [raw, *(each for each in (*within, *deeper) if isinstance(each, (list, dict)))]
 
 
@@ -188,7 +196,7 @@ def test_a_fall_that_cannot_be_read_costs_no_other_and_no_process(
 @given(place=st.integers(0, 1), poison=st.sampled_from(POISON), in_file=st.booleans())
 def test_a_resume_that_cannot_be_read_costs_no_other(place: int, poison: object, in_file: bool) -> None:
     """Of what a person resumed the node with, in the store and in the file: else it was drained against their word."""
-    raw = sample(Kept) | {"boot_id": BOOT_ID}
+    raw = sample(Kept)
     whole = msgspec.convert(raw, Kept)
     assert len(whole.memory.resumed) == len(whole.memory.known) == 3
     raw["memory"][("known", "resumed")[place]].insert(1, poison)

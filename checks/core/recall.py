@@ -6,6 +6,8 @@ module: the store drops their whole value, because a checksum does not locate th
 
 from __future__ import annotations
 
+import types
+import typing
 from collections.abc import Mapping
 from typing import Any, TypeVar, get_args, get_origin
 
@@ -63,8 +65,10 @@ def _rest(raw: Any, kind: Any, lost: list[str], *, is_entry: bool = False) -> An
     problem = _problem(raw, kind)
     if not problem:
         return raw
+    if get_origin(kind) in (types.UnionType, typing.Union):
+        kind = next(each for each in get_args(kind) if each is not type(None))
     of = get_args(kind)
-    if isinstance(raw, list) and get_origin(kind) is tuple and of[-1] is Ellipsis:
+    if isinstance(raw, list) and (get_origin(kind) is frozenset or (get_origin(kind) is tuple and of[-1] is Ellipsis)):
         entries = [_rest(entry, of[0], lost, is_entry=True) for entry in raw]
         return [entry for entry in entries if entry is not _NOTHING]
     if isinstance(raw, dict) and get_origin(kind) is dict:
