@@ -136,6 +136,28 @@ CHANGED: Mapping[str, View] = {
 """Whatever a look may see of a device, changed by itself."""
 
 
+def unanswered(detail: str) -> View:
+    """Return a view of a device without readings, whose last call failed with *detail*."""
+    failure = Failure(FailureKind.LOST, detail, of_driver=True)
+    return msgspec.structs.replace(healthy(), samples={(GPU, "fast"): sample(gpu(), {}, failure=failure)})
+
+
+def test_another_failure_of_a_device_without_readings_is_told() -> None:
+    """Its detail is part of the observation, though no reading changed."""
+    eye = Eye(REPLAYS[0])
+    assert "then" in judged_twice(unanswered("first"), unanswered("then"), eye)[0].message
+    assert eye.looks == 2
+
+
+def test_growth_that_is_over_in_the_same_sample_is_looked_at_again() -> None:
+    """Whichever of the quantities of a look it is of."""
+    eye = Eye("pcie_replays", REPLAYS[0])
+    over = {key: growth for key, growth in VIEW.growth.items() if key != (GPU, *REPLAYS)}
+    assert len(over) == len(VIEW.growth) - 1
+    judged_twice(VIEW, msgspec.structs.replace(VIEW, growth=over), eye)
+    assert eye.looks == 2
+
+
 @pytest.mark.parametrize("name", CHANGED)
 def test_another_answer_is_looked_at_again(name: str) -> None:
     """What is found is what the first look at it would find."""

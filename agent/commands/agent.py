@@ -28,6 +28,12 @@ SUMMARY = "run the daemon"
 
 STANDARD_ERROR = 2
 
+ALLOCATIONS_PER_COLLECTION = 20_000
+"""Objects that a generation gains before the garbage collector looks for cycles (Python's default is 700).
+
+A round makes and frees some thousand objects without a cycle, so that the default cost a fifth of the processor time.
+"""
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``nodevet agent``."""
@@ -118,6 +124,7 @@ def _prepare() -> None:
     keep_tables()
     load_plans()
     gc.freeze()  # what was imported stays until the end: no collection need look at it again
+    gc.set_threshold(ALLOCATIONS_PER_COLLECTION)
 
 
 class _Watch:

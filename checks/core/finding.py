@@ -172,7 +172,10 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def bad(self) -> bool:
         """Return whether this sample counts against the device: a fault, or a required reading that is missing."""
-        return self.outcome in (Outcome.WARN, Outcome.FAIL) or (self.required and self.outcome is Outcome.UNMEASURED)
+        outcome = self.outcome
+        if outcome is Outcome.PASS:  # of most findings, and asked of each in every round
+            return False
+        return outcome in (Outcome.WARN, Outcome.FAIL) or (self.required and outcome is Outcome.UNMEASURED)
 
 
 class EventCount(msgspec.Struct, frozen=True, kw_only=True):

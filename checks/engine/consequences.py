@@ -35,8 +35,9 @@ ENDS = GONE | {"device.reset_required", "device.faulty"}
 def counted_once(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Return *findings* with no reading of a lost device required by itself."""
     findings = tuple(findings)
-    lost = {device for device, finding in _causes(findings).items() if finding.outcome is Outcome.FAIL}
-    lost |= parts_lost(findings).keys()
+    notable = _notable(findings)
+    lost = {device for device, finding in _causes(notable).items() if finding.outcome is Outcome.FAIL}
+    lost |= parts_lost(notable).keys()
     if not lost:
         return findings
     return tuple(
@@ -47,8 +48,9 @@ def counted_once(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 def shown_once(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Return *findings* without the consequences of a loss: one finding per silent device."""
     findings = tuple(findings)
-    parts = parts_lost(findings)
-    causes = {device: finding for device, finding in _causes(findings).items() if device not in parts}
+    notable = _notable(findings)
+    parts = parts_lost(notable)
+    causes = {device: finding for device, finding in _causes(notable).items() if device not in parts}
     lost = causes.keys() | parts.keys()
     if not lost:
         return findings
@@ -69,6 +71,11 @@ def seen_by(findings: Iterable[Finding], names: Collection[str]) -> tuple[Findin
         for finding in findings
         if finding.check in names or causes.get(finding.device) is finding
     )
+
+
+def _notable(findings: tuple[Finding, ...]) -> list[Finding]:
+    """Return the few *findings* that are no pass: each function here looks at these alone."""
+    return [finding for finding in findings if finding.outcome is not Outcome.PASS]
 
 
 def _causes(findings: Iterable[Finding]) -> dict[str, Finding]:
@@ -128,8 +135,11 @@ def joined(findings: Iterable[Finding], devices: Iterable[Device], memory: Known
     each other lost, with a board, as many links each as connect two of them. The loss lists its consequences; once the
     lost board answers, a link that is still down counts by itself.
     """
+    findings = tuple(findings)
+    if not any(finding.outcome in (Outcome.WARN, Outcome.FAIL) for finding in _notable(findings)):
+        return findings
     boards = {entry.device.id: entry.device for entry in memory.seen.values()} | {board.id: board for board in devices}
-    findings = _with_parts(tuple(findings), boards)
+    findings = _with_parts(findings, boards)
     lost = _ends(findings)
     bad = [finding for finding in findings if finding.outcome in (Outcome.WARN, Outcome.FAIL)]
     dark = {finding.device: finding for finding in bad if finding.code == ALL_DOWN}

@@ -7,7 +7,7 @@ readings of a device that could not be read are shown as ``unavailable`` too, so
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -32,7 +32,7 @@ from nodevet.checks.core.quantities import QUANTITIES
 from .lapses import Told
 
 if TYPE_CHECKING:
-    from .reuse import Reuse
+    from .reuse import Index, Reuse
 
 OLD_ROUNDS = 3
 """A sample is old after this many rounds and one deadline without another."""
@@ -279,13 +279,25 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def _index(self) -> dict[tuple[str, str], tuple[tuple[Reading, Sample], ...]]:
-        index: dict[tuple[str, str], list[tuple[Reading, Sample]]] = {}
+        index: dict[tuple[str, str], tuple[tuple[Reading, Sample], ...]] = {}
         for sample in self.samples.values():
-            is_old = self.is_old(sample)
-            for entry in sample.readings:
-                shown = _unavailable(entry, self.age_seconds(sample)) if is_old else entry
-                index.setdefault((sample.device, entry.quantity), []).append((shown, sample))
-        return {key: tuple(entries) for key, entries in index.items()}
+            for key, entries in self._index_of(sample).items():
+                index[key] = (*index[key], *entries) if key in index else entries
+        return index
+
+    def _index_of(self, sample: Sample) -> Index:
+        """Return the readings of *sample*; as long as it is not old, the same object in every round."""
+        if self.reuse is None or self.is_old(sample):
+            return _indexed(sample, self.age_seconds(sample), is_old=self.is_old(sample))
+        return self.reuse.index(sample, partial(_indexed, sample, None, is_old=False))
+
+
+def _indexed(sample: Sample, age_seconds: float | None, *, is_old: bool) -> Index:
+    index: dict[tuple[str, str], list[tuple[Reading, Sample]]] = {}
+    for entry in sample.readings:
+        shown = _unavailable(entry, age_seconds) if is_old else entry
+        index.setdefault((sample.device, entry.quantity), []).append((shown, sample))
+    return {key: tuple(entries) for key, entries in index.items()}
 
 
 def refuse_other_part(quantity: str, part: Part) -> None:
