@@ -158,9 +158,10 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         is None, as ``limit and value > limit`` is without a limit, nothing was compared: no pass either.
         """
         beside = tuple(beside)
-        unmeasured = self.unmeasured(observation, *beside)
-        if unmeasured is not None:
-            return unmeasured
+        if beside or not observation.measured:
+            unmeasured = self.unmeasured(observation, *beside)
+            if unmeasured is not None:
+                return unmeasured
         number = observation.number
         if number is None and (callable(broken) or callable(facts)):
             return self._unjudged(observation, Outcome.UNMEASURED, f"{observation.quantity} is not a number")
@@ -169,7 +170,6 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         if is_broken is None or (limit is not None and math.isnan(limit.value)):
             return self._unjudged(observation, Outcome.UNMEASURED, NOTHING_TO_COMPARE)
         seen = facts(asked) if callable(facts) else facts
-        others = {entry.quantity: None for entry in beside if entry.quantity != observation.quantity}
         return Finding(
             check=self.check,
             code=self.code,
@@ -187,7 +187,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
             window=self.window,
             gates=self.gates and not _is_of_the_site(limit),
             occurrence=occurrence if is_broken else None,
-            evidence=(observation.quantity, *others),
+            evidence=_quantities(observation, *beside) if beside else (observation.quantity,),
             evidence_time=observation.time,  # limits are read less often: their age must not make two samples one
         )
 
@@ -335,6 +335,10 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
             evidence=(observation.quantity,),
             evidence_time=observation.time,
         )
+
+
+def _quantities(*entries: Observation) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(entry.quantity for entry in entries))
 
 
 def with_next_sample(

@@ -6,6 +6,7 @@ The other checks skip readings that are missing; this check reports each missing
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
+from functools import lru_cache
 from typing import Annotated
 
 import msgspec
@@ -325,7 +326,7 @@ def _required(view: View, device: Device, *, readable: bool) -> Iterator[Finding
         if OR in quantity:
             yield _any(view, device, quantity.split(OR), readable=readable)
             continue
-        rule = msgspec.structs.replace(READING, code=f"reading.{quantity}", next_step=_advice(view, device, quantity))
+        rule = _of_reading(quantity, _advice(view, device, quantity))
         name = device_name(view, device.id)
         if not readable:
             yield rule.on_node(Outcome.UNMEASURED, f"{name}: device not read", device=device.id)
@@ -354,6 +355,11 @@ def _required(view: View, device: Device, *, readable: bool) -> Iterator[Finding
             required=counts,
             evidence_time=view.evidence_time(device.id, quantity),
         )
+
+
+@lru_cache(maxsize=200)
+def _of_reading(quantity: str, next_step: str) -> Rule:
+    return msgspec.structs.replace(READING, code=f"reading.{quantity}", next_step=next_step)
 
 
 def _advice(view: View, device: Device, quantity: str) -> str:

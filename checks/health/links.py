@@ -139,6 +139,9 @@ def _settled(view: View, policy: Links) -> Iterator[Finding]:
     # The fabric manager starts after the driver and needs time: reported at once, but no agent ends its own drain.
     is_booted = choose("fabric.settling").holds(view.now.boottime_ns / 1e9)
     settling = {device.id for device in view.devices if is_booted or _is_loaded_anew(view, device.id)}
+    if not settling:
+        yield from _judged(view, policy)
+        return
     for finding in _judged(view, policy):
         yield msgspec.structs.replace(finding, gates=False) if finding.device in settling else finding
 

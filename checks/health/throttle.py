@@ -6,6 +6,7 @@ Each reason is judged separately: hardware sets several at once, and a harmless 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import Annotated
 
 import msgspec
@@ -90,6 +91,7 @@ def _told_elsewhere(rule: Rule, part: Part, times: Looks, flags: Looks, policy: 
     return rule.skip(set_now[part.name], f"reported as {SUM.removeprefix('vendor:')}")
 
 
+@lru_cache(maxsize=100)
 def _rule(part: Part, policy: Throttle) -> Rule:
     return Rule(
         check="throttle",
