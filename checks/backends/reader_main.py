@@ -103,6 +103,7 @@ class ReaderServer:
         self._context = context
         self._backend = backend
         self._start = start
+        self._module = backend_module(start.backend)
         self._devices: tuple[Device, ...] = ()
         self._own: dict[str, Device] = {}  # the backend's id of each device, by the id that the agent uses
         self._queue: deque[Message] = deque()
@@ -128,7 +129,7 @@ class ReaderServer:
     def _next_message(self) -> Message:
         """Wait for the agent, polling for events meanwhile."""
         self._progress.write(WAITING)
-        while not self._receive(backend_module(self._start.backend).event_poll_seconds):
+        while not self._receive(self._module.event_poll_seconds):
             self._send_events()
             self._progress.write(WAITING)
         return self._queue.popleft()
@@ -177,7 +178,7 @@ class ReaderServer:
             duration_seconds=time.perf_counter() - began,
             readings=readings,
             failure=failure,
-            simulated=backend_module(self._start.backend).simulated,
+            simulated=self._module.simulated,
         )
 
     def _enumerate_again(self) -> tuple[Device, ...] | None:

@@ -38,7 +38,9 @@ def sound_text(value: object) -> str:
 
 def sound_readings(readings: Iterable[Reading]) -> tuple[Reading, ...]:
     """Return *readings*, those with a value out of range or of an unusable type with status ``error``."""
-    return tuple(map(_sound_reading, readings))
+    readings = tuple(readings)
+    done = attempt(lambda: tuple(map(measured, readings)))
+    return tuple(map(_sound_reading, readings)) if isinstance(done, Bug) else done
 
 
 def sound_sample(sample: Sample) -> Sample:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import msgspec
 
 from nodevet.checks.core.model import Action
@@ -49,6 +51,7 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True):
     source: str = ""
 
 
+@lru_cache(maxsize=1)
 def vendors() -> tuple[Vendor, ...]:
     """Return the rows of reference/vendors.csv, in the order in which accelerators are searched for."""
     return load_table("vendors.csv", Vendor)
@@ -56,7 +59,12 @@ def vendors() -> tuple[Vendor, ...]:
 
 def vendor_of(name: str) -> Vendor:
     """Return the row of the vendor *name*, or an empty one where the table lacks it."""
-    return next((row for row in vendors() if row.vendor == name), Vendor(vendor=name))
+    return _by_name().get(name) or Vendor(vendor=name)
+
+
+@lru_cache(maxsize=1)
+def _by_name() -> dict[str, Vendor]:
+    return {row.vendor: row for row in vendors()}
 
 
 def backend_names() -> tuple[str, ...]:
