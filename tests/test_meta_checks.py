@@ -16,6 +16,7 @@ import test_boards
 import test_drills
 import test_scenarios
 from fakes.also_found import declared as also_found_faults
+from fakes.calls_reference import items
 from fakes.views import BAD, at, failed, healthy, with_samples
 
 from nodevet.checks.core.model import FailureKind, Finding, Outcome, Reading, ReadingStatus
@@ -26,6 +27,10 @@ from nodevet.checks.engine.view import View
 CHECKS = discover()
 WITH_INPUTS = [declared for declared in CHECKS if declared.inputs]
 EACH_INPUT = [(declared, quantity) for declared in WITH_INPUTS for quantity in declared.inputs]
+
+NO_BASE_UNIT = re.compile(
+    "(milli|micro|nano|kilo|mega|giga|kibi|mebi|gibi).+|percent.*|degrees|minutes|hours|days|m?s|[kmg]hz"
+)
 
 
 def spoiled(view: View, quantities: frozenset[str], status: ReadingStatus | None) -> View:
@@ -73,6 +78,19 @@ def test_every_input_is_looked_at_in_health(declared: Check) -> None:
     assert set(declared.inputs) - seen <= fallbacks | beside_faults
     present = {reading.quantity for sample in healthy().samples.values() for reading in sample.readings}
     assert set(declared.inputs) <= present
+
+
+def test_every_input_is_read_by_a_backend(repository: Path) -> None:
+    """Deleting the item of a reading would else leave its check without input on every node."""
+    read = {item.quantity for each in items().values() for item in each}
+    host = "".join(path.read_text() for path in (repository / "checks" / "backends" / "host").glob("*.py"))
+    read |= {quantity for quantity in QUANTITIES if f'"{quantity}"' in host}
+    assert {quantity for _, quantity in EACH_INPUT} - read == set()
+
+
+def test_every_quantity_has_a_base_unit() -> None:
+    """Prometheus' naming rule: a unit is spelled out and has no prefix, and a share is a ratio."""
+    assert [key for key in QUANTITIES if any(map(NO_BASE_UNIT.fullmatch, key.split("_")))] == []
 
 
 @pytest.mark.parametrize("status", [*BAD, None], ids=lambda status: status.value if status else "absent")

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import msgspec
+from fakes.calls_reference import calls_page
 from fakes.metrics_reference import metrics_page
 from fakes.scenario_reference import scenarios_page
 
@@ -269,6 +270,7 @@ def xid_page(_repository: Path) -> str:
 
 
 PAGES: dict[str, Callable[[Path], str]] = {
+    "calls.md": calls_page,
     "checks.md": checks_page,
     "clearing.md": clearing_page,
     "command-line.md": command_line_page,
