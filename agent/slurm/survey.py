@@ -246,9 +246,9 @@ def _doubt(entries: tuple[Entry, ...], trusted: set[int]) -> str:
     """Return why the scripts are not run here; empty if they are. Files that others may write are never run as root."""
     for entry in entries:
         if entry.uid is None or entry.trouble:
-            return f"not run: {entry.path}: {entry.trouble or 'missing'}"
+            return f"the scripts were not run: {entry.path}: {entry.trouble or 'missing'}"
         if entry.uid not in trusted or (entry.mode & 0o022 and not entry.mode & stat.S_ISVTX):
-            return f"not run: {entry.path} is writable by others"
+            return f"the scripts were not run: {entry.path} is writable by others"
     return ""
 
 
@@ -304,7 +304,7 @@ def _rehearsal(folder: Path) -> tuple[str, ...] | str:
                 wrong.append("epilog.sh does not remove the claim of a job")
             return tuple(wrong)
     except OSError as error:
-        return f"not run: {error}"
+        return f"the scripts were not run: {error}"
 
 
 def _rehearsed(home: Path, verdict: str, hard: str, code: int, decision: str) -> str:

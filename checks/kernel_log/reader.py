@@ -431,8 +431,8 @@ class KernelLogReader:
             lost = sequence - last - 1
             self._count(lost=lost)
             self._notes.append(
-                f"{self.path}: {lost} records were overwritten before they could be read; enlarge the ring with the "
-                f"kernel option log_buf_len if this repeats"
+                f"{self.path}: {lost} records were overwritten before they could be read; "
+                f"if this repeats, enlarge the ring buffer with the kernel option log_buf_len"
             )
             if not self._has_read:
                 self.missing = Missing(lost, BEFORE_BOOT if self._seconds is None else self._seconds, seconds)
