@@ -254,6 +254,26 @@ def test_a_hang_counts_while_a_process_of_equal_priority_keeps_time(bench: Bench
             rise(bench)
 
 
+def test_a_hang_whose_wait_the_kernel_hides_is_nobodys_fault(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader that may not be looked at may wait for a lock or a disk: the finding names the permission."""
+    look = Surroundings.look
+
+    def hidden(around: Surroundings, pid: int) -> ProcessStatus | None:
+        found = look(around, pid)
+        return found and msgspec.structs.replace(found, function="", callers=(), elsewhere="", hidden=True)
+
+    monkeypatch.setattr(Surroundings, "look", hidden)
+    for _ in range(3):
+        hang(bench)
+        bench.pass_time(DEADLINE)
+        bench.until(lambda: bench.status().state is ReaderState.HUNG and bench.status().pid is None)
+        assert "give the agent CAP_SYS_PTRACE" in said(bench)
+        assert not is_hard(bench)
+        assert bench.status().witnessed == 0
+        bench.clock.advance(61.0)
+        rise(bench)
+
+
 def test_a_release_while_a_call_hangs_is_nobodys_fault(bench: Bench) -> None:
     """The reader is ended as it was asked, and reads again afterwards."""
     for _ in range(2):
@@ -753,6 +773,13 @@ QUIET = ProcessStatus(state="S", frozen=False, major_faults=100, waited_seconds=
         ({"state": "D", "function": "p9_client_rpc"}, "(9p)"),
         ({"state": "S", "function": "locks_lock_inode_wait"}, "a lock of a file (flock) that another"),
         ({"state": "S", "function": "fcntl_setlk"}, "a lock of a file (fcntl) that another"),
+        ({"state": "D", "function": "percpu_rwsem_wait"}, "the file system is frozen"),
+        ({"state": "D", "function": "do_get_write_access"}, "(ext4): its journal"),
+        ({"state": "D", "function": "path_openat"}, "another program waits for the disk of the same folder"),
+        ({"state": "S", "function": "unix_wait_for_peer"}, "another program that does not read its socket"),
+        ({"state": "D", "elsewhere": "write of the file /x; check disks"}, "it waits in write of the file /x; check"),
+        ({"state": "S", "elsewhere": "recvfrom of a socket whose program"}, "it waits in recvfrom of a socket"),
+        ({"state": "R", "elsewhere": "write of the file /x; check disks"}, ""),
     ],
     ids=str,
 )

@@ -31,7 +31,7 @@ from .heartbeat import Heartbeat
 from .stages import HELD_UP_SECONDS
 from .start_failure import start_step
 from .wants import Wants
-from .witness import UNNOTED, Other, ProcessStatus, Stamp, Surroundings, disturbance, disturbed, unscheduled
+from .witness import HIDDEN, UNNOTED, Other, ProcessStatus, Stamp, Surroundings, disturbance, disturbed, unscheduled
 
 PROOF_SECONDS = from_table("reader.proof").value
 """Grace period after a call's deadline, in which the agent decides whether the machine itself was slow."""
@@ -270,6 +270,8 @@ class Blame:
         if not child.in_call:
             return self._ours(f"did not answer for {seconds:.1f} s outside of any driver call: {out}")
         look = self._surroundings.look(child.pid)
+        if look is not None and look.hidden:
+            return _soft(f"{out}, but {HIDDEN}", charged=True)
         if look is not None and look.state != "D" and (files := self._surroundings.shared(child.pid)):
             words = f"it shares {files[0]} with other programs, one of which may hold a lock on it"
             return _soft(f"{out}, but {words}", charged=True)

@@ -27,6 +27,7 @@ from nodevet.checks.system.files import text_of
 from .cut_short import cut_short
 from .disk import Disk
 from .room import without_room
+from .system_call import waits_elsewhere
 
 STARVED_RATIO = from_table("reader.starved").value
 """A reader that waited for a processor for more than this share of the time was starved."""
@@ -50,6 +51,11 @@ SILENT = "the disk or file server of a library that it has loaded does not answe
 
 WAITING = "DSI"
 """States of a waiting process: FUSE waits are interruptible at first (S), Lustre waits idle (I, TASK_IDLE)."""
+
+HIDDEN = (
+    "the kernel does not show what it waits for, so that no witness blames the driver: give the agent CAP_SYS_PTRACE, "
+    "and see kernel.yama.ptrace_scope"
+)
 
 UNNOTED = "its loaded libraries are not known, because their disk did not answer in time; check the file systems"
 
@@ -101,7 +107,9 @@ class ProcessStatus(msgspec.Struct, frozen=True):
     ``function`` is the kernel function that it waits in, empty if not readable; ``callers`` are its callers, empty
     without the right to read the stack (CAP_SYS_ADMIN). ``held``: it has exited, but its tracer has not released it.
     ``dumping``: a signal ended it, and its memory is being written to a file or a program. ``traced``: another program,
-    such as strace, may stop it at each of its system calls.
+    such as strace, may stop it at each of its system calls. ``elsewhere`` is the file or program that its system call
+    waits for, with the next step; empty if the driver may be the cause. ``hidden``: it waits, and the kernel shows
+    neither its function nor its system call.
     """
 
     state: str
@@ -115,6 +123,8 @@ class ProcessStatus(msgspec.Struct, frozen=True):
     traced: bool = False
     ran_seconds: float | None = None
     full_group: str = ""
+    elsewhere: str = ""
+    hidden: bool = False
 
     @property
     def is_held(self) -> bool:
@@ -175,18 +185,22 @@ class Surroundings:
         traced = TRACED.search(status) is not None
         ran, waited = self._ran_and_waited(pid)
         function, *callers = self._functions(pid)
+        state = fields[_STATE]
+        elsewhere = waits_elsewhere(self._proc / str(pid), self.disk, state=state) if state in WAITING else ""
         return ProcessStatus(
-            state=fields[_STATE],
+            state=state,
             frozen=self._is_frozen(pid),
             major_faults=_number(fields[_MAJOR_FAULTS]) or 0,
             waited_seconds=waited,
             ran_seconds=ran,
             function=function,
             callers=tuple(callers),
-            held=fields[_STATE] == "Z" and traced,
+            held=state == "Z" and traced,
             traced=traced,
             dumping=DUMPING.search(status) is not None,
             full_group=self._full_group(pid),
+            elsewhere=elsewhere or "",
+            hidden=elsewhere is None and not function,
         )
 
     def others(self, pid: int) -> dict[Other, ProcessStatus]:
@@ -198,6 +212,9 @@ class Surroundings:
             for thread in _names(self._proc / str(process) / "task"):
                 waiting += [int(child) for child in self._read(process, f"task/{thread}/children").split()]
                 look = None if thread == str(pid) else self.look(int(thread))
+                if look is not None and look.state != "D":
+                    # It rests in a read of a socket or pipe until it has work.
+                    look = msgspec.structs.replace(look, elsewhere="")
                 if look is not None:
                     found[Other(int(thread), self._read(int(thread), "comm").strip())] = look
         return found
@@ -454,6 +471,8 @@ def disturbance(before: ProcessStatus | None, after: ProcessStatus | None, secon
         )
     if after.state in WAITING and (wait := _wait_of(after)):
         return f"it waits in {wait}; check disks, network file systems and memory"
+    if after.state in WAITING and after.elsewhere:
+        return f"it waits in {after.elsewhere}"
     faults = after.major_faults - before.major_faults
     if faults > SWAPPED_FAULTS_PER_SECOND * max(seconds, 1.0):
         return f"it was swapped out: {faults} pages came back from disk in {seconds:.1f} s; check memory and swap"
