@@ -1,4 +1,4 @@
-"""Figures, moments and codes as people write them."""
+"""Numbers, times and codes as text for people."""
 
 from __future__ import annotations
 

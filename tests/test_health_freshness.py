@@ -292,7 +292,7 @@ def test_group_that_was_never_read_leaves_the_device_unread() -> None:
     )
     finding = of(judge("freshness", view), "device.unread")
     assert (finding.outcome, finding.required) == (UNMEASURED, True)
-    assert "group slow not read yet" in finding.message
+    assert "the group slow was not read yet" in finding.message
     slow = sample(gpu(), {("power_watts", SCOPE): 500}, group="slow")
     assert of(judge("freshness", with_samples(view, slow)), "device.unread").outcome is PASS
 

@@ -112,7 +112,7 @@ def test_a_good_installation_is_ok(good: Facts) -> None:
     assert {item.area for item in found} == {NODE, CLUSTER}
     assert len(found) >= 16
     assert all(item.says for item in found)
-    assert dict(modes(facts))["together"] == "a hard fault closes the gate and drains the node"
+    assert dict(modes(facts))["combined effect"] == "a hard fault closes the gate and drains the node"
     assert worst(found) is Status.OK
 
 
@@ -768,7 +768,7 @@ def test_a_controller_that_does_not_answer_is_cannot_tell(good: Facts) -> None:
 def test_the_modes_say_what_they_do_together(good: Facts, site: Mode, writer: str, permit: str, mode: str) -> None:
     """Whether the gate closes needs all three of gate.conf, the agent's mode and somebody who permits."""
     facts = msgspec.structs.replace(set_to(good, site, writer=writer, permit=permit), gate={"mode": mode})
-    together = dict(modes(facts))["together"]
+    together = dict(modes(facts))["combined effect"]
     closes = mode == "gate" and site is not Mode.OBSERVE and (writer == "drain" or permit == "local")
     assert together.startswith("a hard fault closes the gate" if closes else "the gate never closes")
     assert together.endswith("drains the node") is (writer == "drain" and site is Mode.DRAIN)
@@ -800,11 +800,11 @@ def test_a_check_that_was_left_observing_is_told(node: Installed, text: str, sta
     node.configure(f'[gate]\nmode = "drain"\n[checks.kernel-log]\n{text}\n[slurm]\nwriter = "drain"\n')
     facts = node.facts()
     item = next(item for item in items(facts) if item.name == "modes")
-    assert (item.status, item.says) == (status, dict(modes(facts))["together"])
+    assert (item.status, item.says) == (status, dict(modes(facts))["combined effect"])
     assert item.says == "a hard fault closes the gate and drains the node" + (f"; not one of {says}" if says else "")
     assert ("[checks.kernel-log]" in dict(modes(facts))) is bool(says)
     observing = msgspec.structs.replace(facts, gate={"mode": "observe"})
-    assert "not one" in dict(modes(observing))["together"] or not says
+    assert "not one" in dict(modes(observing))["combined effect"] or not says
 
 
 def lent(slot: str) -> Line:

@@ -1,4 +1,4 @@
-"""Prove the hardware under load: matrix products whose results are verified bit for bit, on every idle device at once.
+"""Test the hardware under load: compute matrix products on every idle device at once, and verify each bit for bit.
 
 Every run first injects faults into its own results. A run that does not detect all of them verifies nothing.
 """

@@ -62,7 +62,7 @@ def _listed(arguments: argparse.Namespace) -> tuple[Check, ...]:
 
 def _saved_log(arguments: argparse.Namespace) -> int:
     if arguments.names != ["kernel-log"]:
-        raise UsageError("check: --from reads a kernel log: nodevet check kernel-log --from FILE")
+        raise UsageError("check: --from requires the check kernel-log: nodevet check kernel-log --from FILE")
     from nodevet.agent.once.log_file import kernel_log_report
 
     report = kernel_log_report(arguments.source)

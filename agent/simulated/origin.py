@@ -50,7 +50,7 @@ def refuse_simulated(*directories: Path) -> None:
         if owner is not None:
             raise StoreError(
                 f"{directory}: belongs to the simulated node {owner}: name another directory for the real node, "
-                f"or remove it"
+                f"or remove this one"
             )
 
 

@@ -26,7 +26,9 @@ UNSET = ("", "(null)")
 WITHOUT_END = 65534
 """SLURM's value for a time without a limit."""
 
-BY_RENAMING = "each file to another name, then mv it: if a job starts while cp writes the prolog, SLURM drains the node"
+BY_RENAMING = (
+    "copy each file under another name, then mv it: if a job starts while cp writes the prolog, SLURM drains the node"
+)
 """The kernel does not execute a file that is open for writing."""
 
 PATIENCE_LEFT_SECONDS = 2
@@ -60,7 +62,7 @@ def modes(facts: Facts) -> tuple[tuple[str, str], ...]:
         ("[slurm] writer", slurm.writer),
         ("[slurm] permit", slurm.permit),
         *((f"[checks.{name}]", says) for name, says in _held_back(facts).items()),
-        ("together", _together(facts, gate.get("mode", ""))),
+        ("combined effect", _together(facts, gate.get("mode", ""))),
     )
 
 
@@ -92,13 +94,13 @@ def _present(facts: Facts) -> Item:
         return wrong(
             "scripts",
             f"missing, or not regular files: {', '.join(missing)}",
-            f"copy deploy/slurm to {facts.folder} ({BY_RENAMING}); SLURM drains a node that lacks its prolog",
+            f"copy deploy/slurm to {facts.folder}: SLURM drains a node that lacks its prolog; {BY_RENAMING}",
         )
     if not_run:
         return wrong(
             "scripts",
             f"cannot be executed: {', '.join(not_run)}",
-            f"copy them again with chmod 755 ({BY_RENAMING}); SLURM drains a node whose prolog it cannot execute",
+            f"copy them again with chmod 755: SLURM drains a node whose prolog it cannot execute; {BY_RENAMING}",
         )
     return ok("scripts", f"{len(facts.scripts)} in {facts.folder}")
 
@@ -149,7 +151,7 @@ def _rehearsed(facts: Facts) -> Item:
         return cannot_tell("rehearsal", facts.rehearsal)
     if facts.rehearsal:
         return wrong(
-            "rehearsal", "; ".join(facts.rehearsal), f"copy deploy/slurm to {facts.folder} again ({BY_RENAMING})"
+            "rehearsal", "; ".join(facts.rehearsal), f"copy deploy/slurm to {facts.folder} again; {BY_RENAMING}"
         )
     return ok(
         "rehearsal",
@@ -207,7 +209,7 @@ def _claims(facts: Facts) -> Item:
         return wrong(
             "claims",
             f"{entry.path}: {entry.trouble or 'missing'}",
-            "start the agent, which creates it; without it a burn-in could start beside a job",
+            "start the agent, which creates this folder; without the folder, a burn-in could start beside a job",
         )
     if entry.uid != facts.state_uid:
         return wrong(

@@ -70,7 +70,7 @@ def node_verdict(
     others = sum(entry.state is not State.OK for entry in verdicts.values()) - 1
     name = names.get(worst_id, worst_id)
     reason = (worst.reason if name in worst.reason else f"{name}: {worst.reason}") + (
-        f" (and {others} more device{'s' if others > 1 else ''})" if others else ""
+        f"; {others} more device{'s are' if others > 1 else ' is'} not ok" if others else ""
     )
     return Verdict(
         state=worst.state,

@@ -73,7 +73,7 @@ def _mismatch(view: View, device: Device, results: Sequence[Result]) -> Finding:
         last = wrong[-1]
         count, of = last.metric("mismatches"), last.metric("gemms_checked") or last.metric("gemms_verified")
         shown = tuple(shown_by(result) for result in wrong)
-        said = f"{_workload(last)}: {count} of {of} GEMMs are wrong{_where(last)}"
+        said = f"{_workload(last)}: {count} of {of} GEMMs {'is' if count == 1 else 'are'} wrong{_where(last)}"
         finding = MISMATCH.on_node(
             Outcome.FAIL,
             f"{name}: {said}; {demand_words(shown[-1], _row())}",

@@ -64,7 +64,7 @@ FAILED = Rule(
     fault_class=FaultClass.NODE,
     action=Action.INSPECT,
     clearing=Clearing.UNMEASURED,
-    next_step="wait, because it is tried again; if it lasts, check the permissions of the device nodes and the "
+    next_step="the agent retries; if the error persists, check the permissions of the device nodes and the "
     "installation of the driver",
 )
 
@@ -211,7 +211,7 @@ def _reader(reader: ReaderStatus, policy: Freshness, nameless: str) -> Iterator[
     elif reader.state is ReaderState.STARTING and reader.last_round is None:
         # Before the first answer it is not known whether there is a device: that is no reason to be ok.
         facts = f"{name} has not answered yet" + (f", it is in the call {reader.detail}" if reader.detail else "")
-        next_step = "wait: a driver may take a minute to start; then the collector counts as hung"
+        next_step = "wait: a driver may take a minute to start; after that time the collector counts as hung"
         rule = msgspec.structs.replace(FAILED, action=Action.WATCH, next_step=next_step)
         yield rule.on_node(Outcome.UNMEASURED, facts, part=part, required=True, as_of=looked)
     elif reader.state in AWAY:
@@ -260,7 +260,7 @@ def _broken(kind: FailureKind, final: bool) -> Rule:
         BROKEN[kind],
         action=Action.WATCH,
         clearing=Clearing.UNMEASURED,
-        next_step="the agent retries; a second hang or crash makes the device failed",
+        next_step="the agent retries; after a second hang or crash, the device is failed",
     )
 
 
@@ -286,12 +286,12 @@ def _unread(view: View, device: Device) -> Finding:
     newest = max((sample.time for sample in samples), key=lambda time: time.boottime_ns)
     failed = max((s for s in samples if s.failure), key=lambda sample: sample.time.boottime_ns, default=None)
     if failed is not None and failed.failure is not None:
-        why = f"group {failed.group} could not be read: {failed.failure.detail} ({failed.failure.kind.value})"
+        why = f"readings of the group {failed.group} are missing: {failed.failure.detail} ({failed.failure.kind.value})"
     else:
         unread = {group for backend, group in view.cadences if backend == device.backend}
         unread -= {sample.group for sample in samples}
         ages = [_age(view, sample) for sample in samples if view.is_old(sample)]
-        why = "; ".join((*ages, *(f"group {group} not read yet" for group in sorted(unread))))
+        why = "; ".join((*ages, *(f"the group {group} was not read yet" for group in sorted(unread))))
     return UNREAD.on_node(
         Outcome.UNMEASURED if why else Outcome.PASS,
         f"{name}: {why or 'read recently'}",
@@ -312,7 +312,8 @@ def _age(view: View, sample: Sample) -> str:
     age = view.age_seconds(sample)
     cadence = view.cadences.get((sample.backend, sample.group))
     limit = f", limit {cadence.age_limit_seconds:.0f} s" if cadence else ""
-    return f"group {sample.group} last read " + ("before the last boot" if age is None else f"{age:.0f} s ago") + limit
+    when = "before the last boot" if age is None else f"{age:.0f} s ago"
+    return f"the group {sample.group} was last read {when}{limit}"
 
 
 def _required(view: View, device: Device, *, readable: bool) -> Iterator[Finding]:

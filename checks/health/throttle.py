@@ -131,7 +131,8 @@ def _by_time(rule: Rule, observation: Observation, policy: Throttle) -> Finding:
 
     def facts(growth: Growth) -> str:
         share, allowed = 100 * growth.per_second, 100 * limit.value
-        return f"throttled for {share:.1f} % of the last {growth.seconds:.0f} s, limit {allowed:.1f} %"
+        seconds = f"{growth.seconds:.0f}" if growth.seconds >= 10 else f"{growth.seconds:.1f}"
+        return f"throttled for {share:.1f} % of the last {seconds} s, limit {allowed:.1f} %"
 
     return rule.grown(
         observation,

@@ -151,7 +151,7 @@ def _told(document: BurnInDocument) -> Verdict:
         return Verdict(state=State.UNKNOWN, reason=f"its verdict {document.verdict!r} is not known")
     verdict = Verdict(state=State(document.verdict), reason=document.reason)
     if document.verified.mismatches and verdict.state is not State.FAILED:
-        return Verdict(state=State.FAILED, reason=f"{document.verified.mismatches} GEMMs are wrong")
+        return Verdict(state=State.FAILED, reason=f"wrong GEMMs: {document.verified.mismatches}")
     told = document.completeness
     if told is not None and told.state != "complete" and verdict.state is State.OK:
         return Verdict(state=State.UNKNOWN, reason=told.reason or f"the load was {told.state}")
