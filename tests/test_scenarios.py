@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -37,6 +38,8 @@ from nodevet.checks.core.model import (
 )
 
 SLOT = 3
+HEALTHY_LOOKS = 2
+"""Before a fault begins, so that counters have a rate."""
 LONG_ENOUGH = 5
 """Intervals in which a finding that needs 3 of 5 looks must have been confirmed."""
 
@@ -267,20 +270,60 @@ VENDORS = (FakeNvml, FakeAmdSmi)
 FIXTURES = {FakeNvml: "fake_nvml", FakeAmdSmi: "fake_amdsmi"}
 
 every_vendor = pytest.mark.parametrize("rig", VENDORS, ids=lambda vendor: vendor.backend, indirect=True)
-every_case = pytest.mark.parametrize(
-    ("rig", "case"),
-    [(case.vendor, case) for case in CASES],
-    ids=[case.name for case in CASES],
-    indirect=["rig"],
-)
 
 
 @pytest.fixture
 def rig(request: pytest.FixtureRequest) -> Iterator[Rig]:
     """A healthy machine of the vendor that is asked for, looked at twice, so that counters have a rate."""
     with Rig(request.getfixturevalue(FIXTURES[request.param])) as running:
-        running.look(2)
+        running.look(HEALTHY_LOOKS)
         yield running
+
+
+class Timeline(NamedTuple):
+    """A case from a healthy machine to a healed one, as told by an agent and by one restarted after every look."""
+
+    case: Case
+    ill: tuple[Snapshot, ...]
+    """After each look with the fault; the last but one is that in which it must be confirmed."""
+    healed: tuple[Snapshot, ...]
+    changes: tuple[Episode, ...]
+    told: tuple[Snapshot, ...]
+    restarted: tuple[Snapshot, ...]
+
+    @property
+    def opened(self) -> Snapshot:
+        """The snapshot in which the fault must be open."""
+        return self.ill[self.case.fault.looks - 1]
+
+
+@pytest.fixture(scope="module", params=CASES, ids=lambda case: case.name)
+def timeline(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    fake_nvml_library: Path,
+    fake_amdsmi_library: Path,
+) -> Timeline:
+    """Run a case once: two healthy looks, the fault in all looks that it needs and one more, and looks without it."""
+    case: Case = request.param
+    library = {FakeNvml: fake_nvml_library, FakeAmdSmi: fake_amdsmi_library}[case.vendor]
+    machine = case.vendor(tmp_path_factory.mktemp("timeline") / "machine.scenario", library)
+    told: list[tuple[Snapshot, Snapshot]] = []
+
+    def kept(rig: Rig, snapshot: Snapshot) -> Snapshot:
+        assert isinstance(rig.engine, Restarted)
+        assert rig.engine.told is not None
+        told.append(rig.engine.told)
+        return snapshot
+
+    with Rig(machine, engine=Restarted) as rig:
+        for _ in range(HEALTHY_LOOKS):
+            kept(rig, rig.look())
+        ill = tuple(kept(rig, live(rig, case, turn, turn)) for turn in range(1, case.fault.looks + 2))
+        case.fault.heal(machine)
+        healed = tuple(kept(rig, rig.look()) for _ in range(LONG_ENOUGH + 1))
+    never, always = zip(*told, strict=True)
+    return Timeline(case, ill, healed, tuple(rig.changes), never, always)
 
 
 def case_of(rig: Rig, code: str) -> Case:
@@ -350,16 +393,14 @@ def test_healthy_twin_of_a_fault_is_quiet(rig: Rig, plant: Plant) -> None:
         assert snapshot.verdict.state is State.OK
 
 
-@every_case
-def test_fault_gives_state_device_code_class_and_action(rig: Rig, case: Case) -> None:
+def test_fault_gives_state_device_code_class_and_action(timeline: Timeline) -> None:
     """Every fault is confirmed after exactly its looks, on its device alone, with class and action."""
+    case, after = timeline.case, timeline.opened
     fault, device = case.fault, case.key.device
-    before = live(rig, case, 1, fault.looks - 1)
-    early = episode(before, case)
-    assert early is None or early.state is EpisodeState.PENDING
-    assert before.verdict.state is State.OK
-
-    after = live(rig, case, fault.looks, fault.looks)
+    for before in (timeline.told[HEALTHY_LOOKS - 1], *timeline.ill[: fault.looks - 1]):
+        early = episode(before, case)
+        assert early is None or early.state is EpisodeState.PENDING
+        assert before.verdict.state is State.OK
 
     found = episode(after, case)
     assert found is not None, [entry.key for entry in after.episodes]
@@ -374,26 +415,20 @@ def test_fault_gives_state_device_code_class_and_action(rig: Rig, case: Case) ->
     assert set(others.values()) == {State.OK}
 
 
-@every_case
-def test_healing_clears_what_the_table_says_and_nothing_else(rig: Rig, case: Case) -> None:
+def test_healing_clears_what_the_table_says_and_nothing_else(timeline: Timeline) -> None:
     """Conditions clear on the third good look; hardware events stay; replacements stay; nothing else moves."""
-    opened = live(rig, case, 1, case.fault.looks)
-    found = episode(opened, case)
+    case, snapshot = timeline.case, timeline.healed[-1]
+    found = episode(timeline.opened, case)
     assert found is not None
-    case.fault.heal(rig.machine)
-
-    states, snapshot = [], opened
-    for _ in range(LONG_ENOUGH + 1):
-        snapshot = rig.look()
-        now = episode(snapshot, case)
-        states.append(now is not None and now.state is EpisodeState.OPEN)
+    seen = [episode(healed, case) for healed in timeline.healed]
+    states = [entry is not None and entry.state is EpisodeState.OPEN for entry in seen]
 
     if found.finding.clearing is Clearing.CONDITION:
         # Growth is seen once more in the look after the counter's reset, which begins a new epoch: no look at all.
         assert states[0] is True
         assert states[-1] is False
         assert snapshot.verdict.state is State.OK
-        cleared = [change.key for change in rig.changes if change.state is EpisodeState.CLEARED]
+        cleared = [change.key for change in timeline.changes if change.state is EpisodeState.CLEARED]
         families = {code.partition(".")[0] for code in {case.fault.code, *also_found(case.name)}}
         told = {(key.device, key.code.partition(".")[0]) for key in cleared}
         assert told == {(case.key.device, family) for family in families}
@@ -406,10 +441,8 @@ def test_healing_clears_what_the_table_says_and_nothing_else(rig: Rig, case: Cas
         assert snapshot.verdict.state is case.fault.verdict
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_restart_in_the_middle_changes_nothing(request: pytest.FixtureRequest, case: Case) -> None:
+def test_restart_in_the_middle_changes_nothing(timeline: Timeline) -> None:
     """An agent that is restarted after every look tells the same timeline as one that is not."""
-    machine, fault = request.getfixturevalue(FIXTURES[case.vendor]), case.fault
 
     def story(snapshots: Iterable[Snapshot]) -> list[tuple[State, list[tuple[str, str]]]]:
         return [
@@ -417,22 +450,8 @@ def test_restart_in_the_middle_changes_nothing(request: pytest.FixtureRequest, c
             for snapshot in snapshots
         ]
 
-    told: list[tuple[Snapshot, Snapshot]] = []
-    with Rig(machine, engine=Restarted) as rig:
-        rig.look(2)
-        for turn in range(1, fault.looks + 6):
-            if turn == fault.looks + 2:
-                fault.heal(rig.machine)
-            if turn < fault.looks + 2:
-                live(rig, case, turn, turn)
-            else:
-                rig.look()
-            assert isinstance(rig.engine, Restarted)
-            assert rig.engine.told is not None
-            told.append(rig.engine.told)
-
-    never, always = zip(*told, strict=True)
-    assert story(always) == story(never)
+    assert len(timeline.told) == HEALTHY_LOOKS + len(timeline.ill) + len(timeline.healed)
+    assert story(timeline.restarted) == story(timeline.told)
 
 
 def passed(rig: Rig, **changed: float) -> Result:
