@@ -6,6 +6,7 @@ what is imported beforehand is what every test file imports and what no mutant c
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -90,6 +91,7 @@ def _serve() -> None:
     import structlog  # noqa: F401
     import yaml  # noqa: F401
 
+    gc.freeze()  # no collection of a fork looks at, and so copies, what is here
     for line in sys.stdin:
         request = json.loads(line)
         child = os.fork()
