@@ -440,6 +440,7 @@ def _meanings(states: frozenset[str]) -> frozenset[str]:
     return frozenset(_words().get(word, "unknown") for word in states) or frozenset({"unknown"})
 
 
+@lru_cache(maxsize=1024)  # of thousands of nodes, nearly all are in a few states
 def obstacle(states: frozenset[str]) -> Why | None:
     """Return why a node in *states* must not be touched, gravest first; an unknown state flag is one reason."""
     meanings = _meanings(states)
