@@ -18,6 +18,7 @@ import msgspec
 import pytest
 from fakes.gpu_node import GpuNode, pci
 from fakes.nvml.scenario import FakeNvml, uuid
+from fakes.pages import SLEEPING_LOAD
 from fakes.small_disk import printing_nowhere
 
 from nodevet.agent import cli
@@ -46,6 +47,8 @@ KERNEL_LOG = """\
 class CommandLine:
     """Runs commands with the same directories, configuration and environment."""
 
+    program: tuple[str, ...] = ("-m", "nodevet.agent.cli")
+
     def __init__(self, words: tuple[str, ...], environment: dict[str, str]) -> None:
         """Add *words* to every command that reads a configuration."""
         self._words = words
@@ -54,7 +57,7 @@ class CommandLine:
     def __call__(self, *words: str, stdin: str = "", code: int | None = 0, places: bool = True) -> str:
         """Run a command, expect the exit *code* and silence on standard error, and return what it printed."""
         done = subprocess.run(
-            [sys.executable, "-I", "-m", "nodevet.agent.cli", *words, *(self._words if places else ())],
+            [sys.executable, "-I", *self.program, *words, *(self._words if places else ())],
             capture_output=True,
             text=True,
             input=stdin,
@@ -276,11 +279,16 @@ def test_shown_configuration_is_one_that_is_accepted(alone: CommandLine, tmp_pat
     assert alone("config", "check").split()[-1] == digest
 
 
+SMALL_BURN_IN = ("burn-in", "--plan", "probe", "--seconds", "1", "--dtype", "fp32", "--shape", "256,256,512")
+"""The shape is that of the workload's own tests; test_docs_commands.py runs the plan's."""
+
+
 @needs_torch
 def test_a_burn_in_without_an_agent_verifies_and_gives_a_report(alone: CommandLine, tmp_path: Path) -> None:
     """The figures as text, the document in a file, and a page of it that needs nothing else."""
     file = tmp_path / "burn-in.json"
-    text = alone("burn-in", "--plan", "probe", "--seconds", "1", "--dtype", "fp32", "--output", str(file))
+    alone.program = SLEEPING_LOAD
+    text = alone(*SMALL_BURN_IN, "--output", str(file))
     lines = text.splitlines()
     assert lines[0] == "node-2: ok"
     assert lines[1].split()[:5] == ["DEVICE", "FORMAT", "STATE", "RESULTS", "TFLOPS"]
@@ -321,7 +329,8 @@ def test_a_burn_in_runs_under_the_lease_of_the_agent(tmp_path: Path, fake_nvml_l
     """Refused while another load holds it; else the agent judges the results, and its status has them."""
     node = GpuNode(tmp_path, fake_nvml_library, more='[agent.backends]\nenabled = ["host"]\n')
     run = CommandLine(places(tmp_path), {})
-    words = ("burn-in", "--plan", "probe", "--seconds", "1", "--dtype", "fp32", "--json")
+    run.program = SLEEPING_LOAD
+    words = (*SMALL_BURN_IN, "--json")
     with node:
         node.wait_for_verdict("ok")
         with Session(node.runtime_dir / "control.socket") as holder:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from fakes.host_tree import Files, node_files, pci_device, processor_files, write_tree
 from fakes.nvml.scenario import FakeNvml, NvmlReturn
-from fakes.pages import Block, Command, blocks, runs, same, shell_environment, stray_commands
+from fakes.pages import SLEEPING_LOAD, Block, Command, blocks, runs, same, shell_environment, stray_commands
 from fakes.running_agent import RunningAgent
 from fakes.slurm_cluster import NO_DEVICE_NODES
 from fakes.slurm_page import PageCluster
@@ -125,7 +125,7 @@ class Places:
             self._agent.wait_for_verdict(verdict)
         directory, extra = self._place
         replace = {ADDRESS: self._agent.url, SIMULATED: str(self._agent.runtime_dir)} if self._agent else {}
-        return runs(block, directory, shell_environment(directory, extra), replace)
+        return runs(block, directory, shell_environment(directory, extra, SLEEPING_LOAD), replace)
 
     def _on_cluster(self, block: Block, place: str, state: str) -> list[Command]:
         """Run *block* beside the cluster of this page, which is started for its first, once its node is in *state*.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import socket
 import subprocess
 import sys
@@ -17,7 +18,9 @@ from pathlib import Path
 
 import msgspec
 
-__all__ = ["Block", "Command", "blocks", "runs", "same", "shape", "shell_environment", "stray_commands"]
+__all__ = [
+    "SLEEPING_LOAD", "Block", "Command", "blocks", "runs", "same", "shape", "shell_environment", "stray_commands",
+]  # fmt: skip
 
 FENCE = re.compile(r"(?:<!-- on: (?P<place>[^>]+?) -->\n+)?```(?P<kind>\w*)\n(?P<text>.*?)^```$", re.M | re.S)
 RUNNABLE = frozenset({"sh", "console"})
@@ -60,12 +63,19 @@ def stray_commands(page: str) -> list[str]:
     return STRAY.findall(FENCE.sub("", page))
 
 
-def shell_environment(directory: Path, extra: Mapping[str, str] = {}) -> dict[str, str]:
-    """Return an environment in which ``nodevet`` is the one under test and keeps its files in *directory*."""
+INSTALLED = ("-m", "nodevet.agent.cli")
+SLEEPING_LOAD = (str(Path(__file__).with_name("sleeping_load.py")),)
+"""What Python runs as ``nodevet``: sleeping_load.py says in what it differs."""
+
+
+def shell_environment(
+    directory: Path, extra: Mapping[str, str] = {}, program: tuple[str, ...] = INSTALLED
+) -> dict[str, str]:
+    """Return an environment in which ``nodevet`` is the *program* under test and keeps its files in *directory*."""
     programs = directory / "bin"
     programs.mkdir(exist_ok=True)
     script = programs / "nodevet"
-    script.write_text(f'#!/bin/sh\nexec {sys.executable} -I -m nodevet.agent.cli "$@"\n')
+    script.write_text(f'#!/bin/sh\nexec {shlex.join([sys.executable, "-I", *program])} "$@"\n')
     script.chmod(0o755)
     return {
         **os.environ,
