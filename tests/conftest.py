@@ -148,14 +148,23 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def no_child_left_behind() -> Iterator[None]:
     """A test that leaves a running child process fails, and the child is killed."""
-    before = set(psutil.Process().children(recursive=True))
+    before = _children()
     yield
-    _, left = psutil.wait_procs(set(psutil.Process().children(recursive=True)) - before, timeout=STOP_SECONDS)
+    _, left = psutil.wait_procs(_children() - before, timeout=STOP_SECONDS)
     names = [_describe(process) for process in left]
     for process in left:
         process.kill()
     psutil.wait_procs(left, timeout=STOP_SECONDS)
     assert names == [], f"child processes outlived their test: {names}"
+
+
+def _children() -> set[psutil.Process]:
+    """Return the processes below this one. Mostly there is none, which the kernel tells a hundred times faster."""
+    try:
+        is_alone = not any((task / "children").read_bytes() for task in Path("/proc/self/task").iterdir())
+    except OSError:  # a thread ended meanwhile, or a kernel that does not tell
+        is_alone = False
+    return set() if is_alone else set(psutil.Process().children(recursive=True))
 
 
 def _describe(process: psutil.Process) -> str:
