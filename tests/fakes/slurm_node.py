@@ -33,6 +33,7 @@ exec {folder}/$SLURMD_NODENAME/slurm/{script}
 """Nodes that share a machine share the path of their prolog; each has scripts and a runtime directory of its own."""
 
 TICK_SECONDS = 0.05
+HEALTHY, FAILED = gpu_node(), failed_node()
 
 
 class ReactorNode:
@@ -76,7 +77,7 @@ class ReactorNode:
         """Let the node have the hard fault *code* besides those that it has, or let it have occurred so often."""
         with self._lock:
             same = next((entry for entry in self._episodes if entry.key.code == code), None)
-            (model,) = failed_node().episodes
+            (model,) = FAILED.episodes
             finding = msgspec.structs.replace(model.finding, code=code, action=action)
             opened = msgspec.structs.replace(at(), boottime_ns=time.monotonic_ns())
             new = same or msgspec.structs.replace(model, key=Key(code, model.key.device, model.key.part), opened=opened)
@@ -115,7 +116,7 @@ class ReactorNode:
         with self._lock:
             episodes = self._episodes
         due = tuple(entry.key for entry in episodes if entry.state is EpisodeState.OPEN)
-        base = failed_node() if due else gpu_node()
+        base = FAILED if due else HEALTHY
         status = self._reactor.status
         now = msgspec.structs.replace(at(), boot_id=boot_id(), boottime_ns=int(uptime_seconds() * 1e9))
         verdict = msgspec.structs.replace(base.verdict, episodes=due)
