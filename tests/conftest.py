@@ -66,20 +66,21 @@ def pytest_configure(config: pytest.Config) -> None:
 
 LONGEST_FILES = (
     "test_scenarios",
-    "test_drills",
-    "test_mutants",
-    "test_docs_commands",
-    "test_slurm_jobs",
     "test_slurm_writer_real",
-    "test_cli",
-    "test_agent_nvidia",
-    "test_load_delivery",
+    "test_slurm_jobs",
+    "test_docs_commands",
+    "test_mutants",
     "test_blame",
+    "test_agent_nvidia",
+    "test_drills",
+    "test_load_delivery",
     "test_slurm_limits_real",
     "test_backend_nvidia",
-    "test_benchmarks",
+    "test_gate_refusal",
+    "test_site_ends",
+    "test_burnin_workload",
 )
-"""Each takes more than a minute; the longest first."""
+"""Each takes more than a minute; the longest first, those that compute between those that wait."""
 
 
 @pytest.fixture(scope="session")
