@@ -35,6 +35,11 @@ from nodevet.agent.entry import main
 sys.exit(main())
 """
 
+MORE_TIME = """
+from nodevet.checks.engine import check_run
+check_run.LONGEST_SECONDS = 10.0
+"""
+
 SEGFAULT = "import ctypes; ctypes.string_at(0)"
 
 ENDING: dict[str, tuple[dict[str, Any], str, str]] = {
@@ -113,6 +118,8 @@ def test_a_kill_during_a_slow_check_condemns_it_not_at_once(tmp_path: Path) -> N
     began = tmp_path / "began"
     slow = f"import time; open({str(began)!r}, 'w').close(); time.sleep(1.5)"
     agent = prepared(tmp_path, body=slow)
+    program = tmp_path / "program.py"
+    program.write_text(f"{MORE_TIME}{program.read_text()}")
     for _ in (False, True):
         agent.start()
         agent.seconds_until(began.exists, 20.0)
