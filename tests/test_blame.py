@@ -19,7 +19,7 @@ from typing import Any, cast
 import msgspec
 import psutil
 import pytest
-from fakes.bench import DEADLINE, INTERVAL, REAL_SECONDS, Bench
+from fakes.bench import DEADLINE, INTERVAL, REAL_SECONDS, Bench, outcome
 from fakes.clocks import SteppedClock
 from fakes.ended import ended
 from fakes.freezer import FREEZER, Freeze
@@ -479,6 +479,44 @@ def test_a_host_that_stood_still_before_the_watch_began_is_nobodys_fault(bench: 
         assert "host overloaded: the agent was delayed for 2.0 s" in said(bench)
         assert bench.status().witnessed == 0
         rise(bench)
+
+
+def excused(bench: Bench, wait: float) -> None:
+    """Have the reader hang at its first device after *wait* seconds, while the agent is delayed."""
+    bench.write(read={"a": "hang"})
+    bench.clock.advance(wait)
+    bench.until_in("fake_read(a")
+    bench.clock.advance(DEADLINE * 0.45)
+    bench.pass_time(DEADLINE * 0.55)
+    bench.until(lambda: bench.status().state is ReaderState.HUNG and bench.status().pid is None)
+    assert "host overloaded: the agent was delayed" in said(bench)
+
+
+def test_a_board_whose_hangs_are_excused_keeps_its_siblings_from_no_reading(bench: Bench) -> None:
+    """The second time it is read after them, and then not for half a minute; nobody is blamed, however often."""
+    excused(bench, INTERVAL)
+    before = len(bench.samples)
+    excused(bench, 1.0)
+    assert bench.log[-1] == "start skip= last=a"
+    assert {entry.device for entry in bench.samples[before:] if entry.failure is None} == {"b", "c"}
+    assert outcome(bench.round(1.0)) == {"a": "reader", "b": "ok", "c": "ok"}
+    assert bench.status().quarantined == ("a",)
+    assert (bench.status().witnessed, bench.status().blamed) == (0, {})
+    bench.write(read={})
+    for _ in range(4):
+        bench.round(INTERVAL)
+    bench.until(lambda: bench.supervisor.settled)
+    assert bench.status().quarantined == ()
+    assert outcome(bench.samples) == {"a": "ok", "b": "ok", "c": "ok"}
+
+
+def test_a_board_that_answers_between_two_excused_hangs_is_read_in_each_round(bench: Bench) -> None:
+    """What keeps the host busy meets it by chance."""
+    for _ in range(3):
+        excused(bench, INTERVAL)
+        assert bench.status().quarantined == ()
+        rise(bench)
+        assert outcome(bench.round(INTERVAL)) == {"a": "ok", "b": "ok", "c": "ok"}
 
 
 TRACER = """

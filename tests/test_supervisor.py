@@ -538,6 +538,23 @@ def test_an_offence_is_forgiven_only_after_ten_good_minutes() -> None:
     assert "a" not in quarantine.suspects
 
 
+def test_an_excused_hang_counts_as_none() -> None:
+    """Two in a row are skipped for half a minute, however often; the first one that is proven is the first."""
+    quarantine = Quarantine()
+    for now in (0.0, 100.0, 200.0, 300.0):
+        quarantine.record_excused("a", HUNG, now)
+        assert quarantine.next_deadline == (now + 30.0 if now else None)
+        assert quarantine.try_again(now + 30.0) is (now > 0.0)
+        assert quarantine.suspects == ("a",)
+    quarantine.record_success("a", 340.0)
+    quarantine.record_excused("a", HUNG, 350.0)
+    assert quarantine.suspects == ("a",)
+    quarantine.record_failure("a", HUNG, 360.0)
+    assert quarantine.suspects == ("a",)
+    quarantine.record_failure("a", HUNG, 370.0)
+    assert quarantine.next_deadline == 400.0
+
+
 class Load:
     """A scripted load child on a clock that the test moves."""
 

@@ -1,7 +1,7 @@
 """Devices that hung or crashed their reader: after the second failure they are skipped, so that siblings are read.
 
 Pure: the caller passes the time. A quarantined device is retried after 30 s, then at growing intervals up to ten
-minutes.
+minutes; one whose hangs are excused, always after 30 s.
 """
 
 from __future__ import annotations
@@ -18,12 +18,16 @@ FORGOTTEN_AFTER_SECONDS = 600.0
 
 
 class FailureRecord(msgspec.Struct, frozen=True):
-    """Failures of a device: number, time of the last one, and end of the quarantine (None: the device is read)."""
+    """Failures of a device: number, time of the last one, and end of the quarantine (None: the device is read).
+
+    ``answered``: the device was read since the last one.
+    """
 
     failure: Failure
     count: int
     last: float
     retry_at: float | None
+    answered: bool = False
 
 
 class Quarantine:
@@ -42,11 +46,25 @@ class Quarantine:
             retry_at = now + min(FIRST_RETRY_SECONDS * 2.0 ** (count - FAILURES), LONGEST_RETRY_SECONDS)
         self._records[device] = FailureRecord(failure, count, now, retry_at)
 
+    def record_excused(self, device: str, failure: Failure, now: float) -> None:
+        """Record that a call on *device* hung and another cause was seen: the device is read after all others.
+
+        It is skipped if it was not read since its last failure: its siblings are read although the cause stays.
+        """
+        earlier = self._records.get(device)
+        is_in_a_row = earlier is not None and not earlier.answered
+        retry_at = now + FIRST_RETRY_SECONDS if is_in_a_row else None
+        self._records[device] = FailureRecord(failure, 0 if earlier is None else earlier.count, now, retry_at)
+
     def record_success(self, device: str, now: float) -> None:
         """Record that *device* was read and its reader lived; forget its failures after FORGOTTEN_AFTER_SECONDS."""
         record = self._records.get(device)
-        if record is not None and now - record.last >= FORGOTTEN_AFTER_SECONDS:
+        if record is None:
+            return
+        if now - record.last >= FORGOTTEN_AFTER_SECONDS:
             del self._records[device]
+        elif not record.answered:
+            self._records[device] = msgspec.structs.replace(record, answered=True)
 
     def try_again(self, now: float) -> bool:
         """Release the devices whose quarantine has ended, on probation; return whether there are any."""

@@ -395,15 +395,18 @@ class Reader:
         looked = self._clock.instant()
         self._change(looked=looked)
         failure = seen_at(fallen.failure, looked)
-        device = self.rounds.busy_with(self._child) if fallen.charged else None
+        at_work = self.rounds.busy_with(self._child)
+        device = at_work if fallen.charged else None
         self._blame.count(fallen, device)
         call, now = self._child.call, self._clock.monotonic()
         if fallen.charged and self._child.in_call and self.rounds.left_out.note(call, now):
             self._note("warning", "call is skipped for a time", call=call)
         self.rounds.charge(device, failure)
+        is_excused = state is ReaderState.HUNG and not fallen.charged and self._child.in_call
+        is_skipped = is_excused and at_work is not None and self.rounds.excuse(at_work, failure)
         self._say(state, failure.detail, failure)
         # If a device is the cause, its quarantine spares the driver; its siblings should not wait for that.
-        wait = self._restarts.next_wait() if device is None else FIRST_RESTART_SECONDS
+        wait = FIRST_RESTART_SECONDS if device is not None or is_skipped else self._restarts.next_wait()
         self._outcome = Outcome(state, failure.detail, failure, wait)
         self._note("error", f"collector {state.value}", detail=failure.detail, device=device or "")
 

@@ -164,6 +164,11 @@ class Rounds:
                 self._tell_unread(device, group, self._schedules[group].number, failure)
         self.abort()
 
+    def excuse(self, device: str, failure: Failure) -> bool:
+        """Record *failure* of a call on *device*, which is not the cause of it; return whether it is skipped now."""
+        self.quarantine.record_excused(device, failure, self._clock.monotonic())
+        return device in self.quarantine.skipped
+
     def tell_missed(self, now: float, failure: Failure | None) -> None:
         """Report every known device as unread, once per round that could not be requested because of *failure*."""
         for group, schedule in self._missable().items():
