@@ -34,6 +34,7 @@ REAL_TIME = range(signal.SIGRTMIN, signal.SIGRTMAX + 1)
 
 LIMITS = tuple(sorted(number for name, number in vars(resource).items() if name.startswith("RLIMIT_")))
 STREAMS = ("stdin", "stdout", "stderr")
+BADNESS = Path("/proc/self/oom_score_adj")
 UMASK = re.compile(r"^Umask:\s*([0-7]+)$", re.MULTILINE)
 
 Returned = TypeVar("Returned")
@@ -99,10 +100,48 @@ def _pass_over(_number: int, _frame: FrameType | None) -> None:
     """Do nothing. Children do not inherit a handler, as they would an ignored signal."""
 
 
+class _Priority:
+    """The place of this process among others, which its children inherit, to restore later."""
+
+    def __init__(self) -> None:
+        self._nice = os.getpriority(os.PRIO_PROCESS, 0)
+        self._processors = self._policy = None
+        with suppress(OSError):  # some sandboxes refuse these
+            self._processors = os.sched_getaffinity(0)
+            self._policy = os.sched_getscheduler(0), os.sched_getparam(0)
+        self._badness = _badness()
+
+    def restore(self) -> None:
+        with suppress(OSError):  # only root can raise its priority again
+            if self._policy is not None and self._policy != (os.sched_getscheduler(0), os.sched_getparam(0)):
+                os.sched_setscheduler(0, *self._policy)
+        with suppress(OSError):
+            if self._nice != os.getpriority(os.PRIO_PROCESS, 0):
+                os.setpriority(os.PRIO_PROCESS, 0, self._nice)
+        with suppress(OSError):
+            if self._processors is not None and self._processors != os.sched_getaffinity(0):
+                os.sched_setaffinity(0, self._processors)
+        with suppress(OSError):
+            if self._badness not in (b"", _badness()):
+                BADNESS.write_bytes(self._badness)
+
+
+def _badness() -> bytes:
+    """Return how likely the out of memory killer ends this process; empty if that cannot be read."""
+    with suppress(OSError):
+        descriptor = os.open(BADNESS, os.O_RDONLY)
+        try:
+            return os.read(descriptor, 16)
+        finally:
+            os.close(descriptor)
+    return b""
+
+
 class _Process:
     """The settings of this process that its children inherit or its open files use, to restore later."""
 
     def __init__(self) -> None:
+        self._priority = _Priority()
         self._environment = dict(os.environ)
         self._folder = self._mask = None
         with suppress(OSError):
@@ -119,6 +158,7 @@ class _Process:
             if (os.geteuid(), os.getegid()) != (self._user, self._group):
                 os.seteuid(self._user)
                 os.setegid(self._group)
+        self._priority.restore()
         for name in os.environ.keys() - self._environment.keys():
             del os.environ[name]
         # One by one, and only the changed ones: another thread may start a child meanwhile.
@@ -144,7 +184,8 @@ def within(seconds: float, work: Callable[[], Returned]) -> Returned:
     Signals are handled as usual; where a handler returns True the work ends too. In another thread the work runs to its
     end, because signals reach only the main one. Changes of process-wide settings are undone: with a default socket
     timeout or SIGCHLD ignored, no child of the agent could be read; with SIGPIPE at its default, a client that hangs up
-    would end the agent; with another LD_LIBRARY_PATH, a reader would not find the driver's library.
+    would end the agent; with another LD_LIBRARY_PATH, a reader would not find the driver's library; with the lowest
+    priority, no reader would run on a busy node.
     """
     if threading.current_thread() is not threading.main_thread():
         return work()

@@ -7,6 +7,7 @@ the readings. The rest is judged. A record that was set aside is a finding of it
 from __future__ import annotations
 
 import time
+from bdb import BdbQuit
 from collections import Counter as Tally
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -38,6 +39,7 @@ from nodevet.checks.core.overrun import Overrun, within
 from nodevet.checks.core.parts import reader_of
 from nodevet.checks.reference.limits import from_table
 
+from .left_open import LeftOpen
 from .registry import Check
 from .site_code import in_one_process, line_of
 from .view import View
@@ -84,17 +86,22 @@ class Ran(msgspec.Struct, frozen=True):
 
 
 class Rests:
-    """The checks that exceeded their time, and the end of their pause."""
+    """The checks that exceeded their time, and the end of their pause; and those that left too many files open."""
 
     def __init__(self) -> None:
         """Start without any."""
         self._resting: dict[str, tuple[Instant, float, Ran]] = {}
+        self._left_open = LeftOpen()
         self._round: Instant | None = None
         self._left = 0.0
 
     def run(self, configured: ConfiguredCheck, view: View) -> Ran:
         """Return the check's result for *view*, or its last result during a pause."""
+        if configured.check.is_own:
+            return run_check(configured, view)
         name = configured.check.name
+        if why := self._left_open.why(name):
+            return Ran(error=why)
         since, rest, before = self._resting.pop(name, (view.now, 0.0, Ran()))
         seconds = view.now.seconds_since(since)
         if seconds is not None and seconds < rest:
@@ -102,13 +109,12 @@ class Rests:
             return before
         if view.now != self._round:
             self._round, self._left = view.now, LONGEST_SECONDS
-        began = time.monotonic()
+        numbers, began = self._left_open.before(name), time.monotonic()
         ran = run_check(configured, view, self._left)
+        self._left -= time.monotonic() - began
+        self._left_open.after(name, numbers)
         if ran.overran:
             self._left = 0.0  # it took all
-        elif not configured.check.is_own:
-            self._left -= time.monotonic() - began
-        if ran.overran:
             longer = min(max(2 * rest, FIRST_REST_SECONDS), LONGEST_REST_SECONDS)
             self._resting[name] = view.now, longer, ran
         return ran
@@ -264,14 +270,15 @@ def tally(findings: Iterable[Finding]) -> dict[str, int]:
 def _judged(configured: ConfiguredCheck, view: View) -> tuple[Finding, ...]:
     """Return the findings of the check. Raises any exception of the check, and for a site's check those of `sound`.
 
-    RuntimeError if the check calls exit, as a script does, or yields too many findings.
+    RuntimeError if the check calls exit, as a script does, or a debugger, or yields too many findings.
     """
     try:
         check = configured.check
         judge = partial(check.judge, view, configured.policy)
         found = _listed(judge) if check.is_own else tuple(map(sound, in_one_process(partial(_listed, judge))))
-    except (SystemExit, GeneratorExit) as error:
-        ended = RuntimeError(f"raised {type(error).__name__}: {error}")
+    except (SystemExit, GeneratorExit, BdbQuit) as error:
+        is_debugger = isinstance(error, BdbQuit)
+        ended = RuntimeError("calls a debugger" if is_debugger else f"raised {type(error).__name__}: {error}")
         raise ended.with_traceback(line_of(error, configured.check.module)) from error
     if len(found) > MOST_FINDINGS:
         raise RuntimeError(f"yielded more than {MOST_FINDINGS} findings")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from enum import Enum
@@ -97,14 +98,23 @@ def in_one_process(run: Callable[[], Returned]) -> Returned:
     """Return the result of *run*, code of a site, in the process that called it.
 
     A child that the code forked, and in which it returns or raises, would go on as a second agent, fork again in the
-    next round, and so on: it is ended.
+    next round, and so on: it is ended. Functions that the code set for a debugger or profiler are taken off here, by
+    calls that run no Python: they would be called for each line of ours, and may raise there.
     """
-    process = os.getpid()
+    process, trace, profile = os.getpid(), sys.gettrace(), sys.getprofile()
+    trace_of_threads, profile_of_threads = threading.gettrace(), threading.getprofile()
     try:
         return run()
     finally:
-        if os.getpid() != process:
-            os._exit(1)
+        try:
+            sys.setprofile(profile)
+        finally:
+            if sys.gettrace() is not trace:
+                sys.settrace(trace)
+            if os.getpid() != process:
+                os._exit(1)
+        threading.settrace(trace_of_threads)
+        threading.setprofile(profile_of_threads)
 
 
 def line_of(error: BaseException, module: str) -> TracebackType | None:
