@@ -1,4 +1,4 @@
-"""Entry point of the installed command. It ignores environment variables for other Python programs.
+"""Entry point of the installed command. It ignores the PYTHON variables that a site sets for its users' programs.
 
 A site's environment modules set PYTHONPATH for the programs of its users. What lies there would be imported before our
 own libraries, and an end by an exception of it has the exit code 1, which reads as ``degraded``. So the command begins

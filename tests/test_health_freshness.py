@@ -281,7 +281,7 @@ def test_one_old_group_is_enough_to_be_unread() -> None:
     view = msgspec.structs.replace(
         view, cadences={**view.cadences, ("nvidia", "slow"): view.cadences["nvidia", "fast"]}
     )
-    assert "group slow" in of(judge("freshness", view), "device.unread").message
+    assert "its slow readings were last taken" in of(judge("freshness", view), "device.unread").message
 
 
 def test_group_that_was_never_read_leaves_the_device_unread() -> None:
@@ -292,7 +292,7 @@ def test_group_that_was_never_read_leaves_the_device_unread() -> None:
     )
     finding = of(judge("freshness", view), "device.unread")
     assert (finding.outcome, finding.required) == (UNMEASURED, True)
-    assert "the group slow was not read yet" in finding.message
+    assert "its slow readings were not taken yet" in finding.message
     slow = sample(gpu(), {("power_watts", SCOPE): 500}, group="slow")
     assert of(judge("freshness", with_samples(view, slow)), "device.unread").outcome is PASS
 

@@ -928,7 +928,7 @@ def test_the_command_prints_a_line_for_each_item_and_exits_by_the_worst(
     told = capsys.readouterr().out
     for name in ("scripts", "owner", "rehearsal", "gate.conf", "runtime_dir", "state file", "claims", "gres mapping"):
         assert re.search(rf"^{re.escape(name)} +ok ", told, re.MULTILINE)
-    assert "this checks one node" in told
+    assert "this command checked one node" in told
     node.gate.set(mode="Gate")
     assert main([*words, "--json"]) == 2
     document = json.loads(capsys.readouterr().out)

@@ -24,7 +24,7 @@ from nodevet.checks.system.process import MAXIMUM_BYTES
 
 from . import _options as options
 
-SUMMARY = "validate the output of a command backend"
+SUMMARY = "validate the readings that a command of the site prints"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

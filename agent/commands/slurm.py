@@ -35,8 +35,8 @@ EXITS = {
 }
 
 ELSEWHERE = (
-    "this checks one node, and SLURM runs Prolog= on every node: run `nodevet slurm check --node` on each, by pdsh,"
-    " ssh or srun"
+    "this command checked one node, and SLURM runs Prolog= on every node: run `nodevet slurm check --node` on each, by"
+    " pdsh, ssh or srun"
 )
 
 

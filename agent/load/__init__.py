@@ -1,1 +1,1 @@
-"""Load on this node: permission and time for it, the agent's own probe, and the child processes."""
+"""Load on this node: when it may run, the agent's own probe, and the child processes."""

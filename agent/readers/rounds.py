@@ -104,7 +104,7 @@ class Rounds:
     def try_again(self, now: float) -> str:
         """Return why the child is replaced: what was skipped is tried again; empty if nothing is."""
         if self.quarantine.try_again(now):
-            return "retries a quarantined device"
+            return "retries a skipped device"
         return "retries a skipped call" if self.left_out.try_again(now) else ""
 
     def begin(self, now: float) -> Round | None:

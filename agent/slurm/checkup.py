@@ -27,7 +27,7 @@ WITHOUT_END = 65534
 """SLURM's value for a time without a limit."""
 
 BY_RENAMING = (
-    "copy each file under another name, then mv it: if a job starts while cp writes the prolog, SLURM drains the node"
+    "Copy each file under another name, then mv it: if a job starts while cp writes the prolog, SLURM drains the node"
 )
 """The kernel does not execute a file that is open for writing."""
 
@@ -94,13 +94,13 @@ def _present(facts: Facts) -> Item:
         return wrong(
             "scripts",
             f"missing, or not regular files: {', '.join(missing)}",
-            f"copy deploy/slurm to {facts.folder}: SLURM drains a node that lacks its prolog; {BY_RENAMING}",
+            f"copy deploy/slurm to {facts.folder}: SLURM drains a node that lacks its prolog. {BY_RENAMING}",
         )
     if not_run:
         return wrong(
             "scripts",
             f"cannot be executed: {', '.join(not_run)}",
-            f"copy them again with chmod 755: SLURM drains a node whose prolog it cannot execute; {BY_RENAMING}",
+            f"copy them again with chmod 755: SLURM drains a node whose prolog it cannot execute. {BY_RENAMING}",
         )
     return ok("scripts", f"{len(facts.scripts)} in {facts.folder}")
 
@@ -151,7 +151,7 @@ def _rehearsed(facts: Facts) -> Item:
         return cannot_tell("rehearsal", facts.rehearsal)
     if facts.rehearsal:
         return wrong(
-            "rehearsal", "; ".join(facts.rehearsal), f"copy deploy/slurm to {facts.folder} again; {BY_RENAMING}"
+            "rehearsal", "; ".join(facts.rehearsal), f"copy deploy/slurm to {facts.folder} again. {BY_RENAMING}"
         )
     return ok(
         "rehearsal",

@@ -44,7 +44,9 @@ def status_text(document: StatusDocument) -> str:
     """Return the document as text: verdict, devices, findings, results, and problems of the agent."""
     lines = [headline(document)]
     if document.verdict != "ok" and document.action != "none":
-        lines.append(f"action: {ACTIONS[document.action]}")
+        counting = sum(finding.state == "open" for finding in document.findings)
+        of = f" (the most severe of {counting} findings)" if counting > 1 else ""
+        lines.append(f"action{of}: {ACTIONS[document.action]}")
     lines += _gate(document)
     if document.devices:
         lines += ["", devices_table(document)]
@@ -129,7 +131,8 @@ def _kind(device: DeviceDocument) -> str:
 
 
 def _details(finding: FindingDocument, word: AcknowledgedDocument | None) -> Iterator[str]:
-    yield (finding.state or "not confirmed") if word is None else _word(word)
+    state = finding.state or "pending"
+    yield (f"{state}, not confirmed yet" if state == "pending" else state) if word is None else _word(word)
     if finding.flapping:
         yield f"flapping, {finding.flapping} times"
     if finding.limit is not None:

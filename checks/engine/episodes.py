@@ -446,7 +446,8 @@ def _good_look(work: _Work, episode: Episode, finding: Finding) -> Episode | Non
         return msgspec.structs.replace(episode, good=good, milder=episode.milder + 1, recent=recent, looked=seen)
     if _is_damped(episode):
         work.flaps[key] = closed(work.flaps.get(key), key, now)
-    return _gone(work, episode, f"{good} good samples in a row" if good > 1 else "measured again")
+    proof = f"{good} good samples in a row" if good > 1 else f"measured again: {finding.message}"
+    return _gone(work, episode, proof)
 
 
 def _gone(work: _Work, episode: Episode, proof: str) -> Episode:

@@ -260,7 +260,7 @@ def _broken(kind: FailureKind, final: bool) -> Rule:
         BROKEN[kind],
         action=Action.WATCH,
         clearing=Clearing.UNMEASURED,
-        next_step="the agent retries; after a second hang or crash, the device is failed",
+        next_step="the agent retries; a device whose calls hang or crash twice is failed",
     )
 
 
@@ -286,12 +286,12 @@ def _unread(view: View, device: Device) -> Finding:
     newest = max((sample.time for sample in samples), key=lambda time: time.boottime_ns)
     failed = max((s for s in samples if s.failure), key=lambda sample: sample.time.boottime_ns, default=None)
     if failed is not None and failed.failure is not None:
-        why = f"readings of the group {failed.group} are missing: {failed.failure.detail} ({failed.failure.kind.value})"
+        why = f"its {failed.group} readings are missing ({failed.failure.kind.value}): {failed.failure.detail}"
     else:
         unread = {group for backend, group in view.cadences if backend == device.backend}
         unread -= {sample.group for sample in samples}
         ages = [_age(view, sample) for sample in samples if view.is_old(sample)]
-        why = "; ".join((*ages, *(f"the group {group} was not read yet" for group in sorted(unread))))
+        why = "; ".join((*ages, *(f"its {group} readings were not taken yet" for group in sorted(unread))))
     return UNREAD.on_node(
         Outcome.UNMEASURED if why else Outcome.PASS,
         f"{name}: {why or 'read recently'}",
@@ -313,7 +313,7 @@ def _age(view: View, sample: Sample) -> str:
     cadence = view.cadences.get((sample.backend, sample.group))
     limit = f", limit {cadence.age_limit_seconds:.0f} s" if cadence else ""
     when = "before the last boot" if age is None else f"{age:.0f} s ago"
-    return f"the group {sample.group} was last read {when}{limit}"
+    return f"its {sample.group} readings were last taken {when}{limit}"
 
 
 def _required(view: View, device: Device, *, readable: bool) -> Iterator[Finding]:

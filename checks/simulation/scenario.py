@@ -190,7 +190,7 @@ class _Reader:
                     begin = index
                     break
         for index in range(begin, len(self._lines)):
-            if re.match(rf"\s*(?:\[\[\s*)?{re.escape(key)}\b", self._lines[index]):
+            if re.match(rf"\s*(?:\[\[?\s*)?{re.escape(key)}\b", self._lines[index]):
                 return index + 1
             if index > begin and self._lines[index].lstrip().startswith("[["):
                 break
@@ -343,7 +343,7 @@ def _allowed(word: str, names: Iterable[str]) -> str:
     near = difflib.get_close_matches(word, known, 1)
     if near:
         return f"did you mean {near[0]}?"
-    return f"there are {', '.join(known)}" if len(known) <= 24 else "see docs/reference/metrics.md for all names"
+    return f"allowed: {', '.join(known)}" if len(known) <= 24 else "see docs/reference/metrics.md for all names"
 
 
 def _number(table: Mapping[str, Any], key: str, low: float, high: float) -> float:
