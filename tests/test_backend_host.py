@@ -6,6 +6,7 @@ import os
 import selectors
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -30,6 +31,7 @@ from fakes.pass_time import pass_time
 
 from nodevet.agent.config.reader_plan import ReaderPlan
 from nodevet.agent.readers.supervisor import Supervisor
+from nodevet.agent.readers.witness import Surroundings
 from nodevet.checks.backends.base import BackendError
 from nodevet.checks.backends.host.backend import HostBackend, open_backend
 from nodevet.checks.backends.sound import sound_readings
@@ -569,7 +571,7 @@ def test_a_read_of_sysfs_that_never_returns_is_named(tmp_path: Path, selector: s
     clock = SteppedClock()
     plan = ReaderPlan(backend="host", cadences={"fast": Cadence(10.0, 5.0)}, root=str(tmp_path))
     heard = Heard()
-    supervisor = Supervisor([plan], clock, selector, heard.take)
+    supervisor = Supervisor([plan], clock, selector, heard.take, surroundings=partial(Surroundings, root=str(tmp_path)))
 
     def until(done: Callable[[], bool]) -> None:
         end = time.monotonic() + REAL_SECONDS

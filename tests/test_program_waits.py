@@ -107,7 +107,6 @@ def test_a_library_that_waits_for_another_program_is_no_fault_of_its_driver(
             cleanup.enter_context(happens(path))
             until = time.monotonic() + 14.0
             while time.monotonic() < until:
-                status = node.status()
-                assert not [entry["message"] for entry in status["findings"] if entry["outcome"] == "fail"]
+                assert not [entry["message"] for entry in node.status()["findings"] if entry["outcome"] == "fail"]
                 time.sleep(0.5)
-            assert status["verdict"] == "unknown"
+            assert node.status()["verdict"] == "unknown"

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from fakes.ended import ended
 
 import nodevet.checks.reference
 from nodevet.agent.readers import system_call
@@ -71,7 +72,7 @@ def waiting(folder: Path, code: str) -> Iterator[Path]:
     """Run a program that waits in *code*, and give its folder of /proc."""
     os.mkfifo(folder / "fifo")
     command = (sys.executable, "-c", WAITING_PROGRAM.format(code))
-    with subprocess.Popen(command, cwd=folder, start_new_session=True) as program:
+    with ended(subprocess.Popen(command, cwd=folder, start_new_session=True)) as program:
         try:
             yield Path(f"/proc/{program.pid}")
         finally:
@@ -143,6 +144,10 @@ def test_a_thread_that_rests_in_a_read_excuses_nothing(tmp_path: Path) -> None:
         ("/var/log/amdsmi/calls", True),
         ("/device/kfd", True),
         ("socket:[77]", True),
+        ("/host/sys/class/hwmon/hwmon0/temp1_input", False),
+        ("/host/dev/nvidia0", False),
+        ("/host/var/log/calls", True),
+        ("/hostile/sys/x", True),
         ("", False),
     ],
 )
@@ -159,7 +164,7 @@ def test_files_of_drivers_excuse_nothing(
         (tmp_path / "fd" / "7").symlink_to(target)
     (tmp_path / "syscall").write_text(f"{number} 0x7 0x7ffd 0x20 0x0 0x0 0x0 0x7ffc 0x7ffb\n")
     try:
-        found = waits_elsewhere(tmp_path, Disk())
+        found = waits_elsewhere(tmp_path, Disk(), root="/host/")
     finally:
         system_call._calls.cache_clear()
     assert bool(found) is (is_elsewhere and machine != "riscv64")

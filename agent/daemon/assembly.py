@@ -134,7 +134,7 @@ def build_supervisor(
         for backend in agent.backends.enabled
     ]
     plans += [command_plan(command, agent, rates) for command in agent.backends.commands]
-    looks = partial(Surroundings, modules=Path(agent.root, "sys/module"))
+    looks = partial(Surroundings, modules=Path(agent.root, "sys/module"), root=agent.root)
     return Supervisor(plans, clock, selector, take, remembered, looks)
 
 

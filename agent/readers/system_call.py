@@ -46,11 +46,12 @@ class _FileCall(msgspec.Struct, frozen=True):
     source: str
 
 
-def waits_elsewhere(process: Path, disk: Disk, *, state: str = "S") -> str | None:
+def waits_elsewhere(process: Path, disk: Disk, *, state: str = "S", root: str = "/") -> str | None:
     """Return which file or program *process*, a folder of /proc, waits for in *state*, with the next step.
 
     Empty if it is in no such call, so that the driver may be the cause. None if the kernel does not show the call
     (proc_pid_syscall(5)): that needs the permission to trace the process. A wait for a program is never in state D.
+    The files of a driver may also lie below *root*, the root of the host in a container.
     """
     words = text_of(process / "syscall").split()
     if not words:
@@ -60,7 +61,8 @@ def waits_elsewhere(process: Path, disk: Disk, *, state: str = "S") -> str | Non
     if call is None or len(arguments) <= call.argument:
         return ""
     target = _target(process, call, arguments, disk)
-    if target.startswith(OF_DRIVERS) and not target.startswith(IN_MEMORY):
+    inner = "/" + target.removeprefix(root).lstrip("/") if target.startswith("/") else target
+    if inner.startswith(OF_DRIVERS) and not inner.startswith(IN_MEMORY):
         return ""
     for prefix, kind in OF_PROGRAMS.items():
         if target.startswith(prefix):

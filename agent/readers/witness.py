@@ -164,8 +164,9 @@ class Surroundings:
         devices: Path = Path("/dev"),
         modules: Path = Path("/sys/module"),
         disk: Disk | None = None,
+        root: str = "/",
     ) -> None:
-        """Read below these folders, and the file *preloads*; nothing is kept open.
+        """Read below these folders, and the file *preloads*; nothing is kept open. *root* is that of the readers.
 
         Files that a reader has mapped may lie on any disk: they are read through *disk*.
         """
@@ -175,6 +176,7 @@ class Surroundings:
         self._preloads = preloads
         self._devices = devices
         self._modules = modules
+        self._root = root
 
     def look(self, pid: int) -> ProcessStatus | None:
         """Return the state of process *pid*, or None if it has exited."""
@@ -186,7 +188,9 @@ class Surroundings:
         ran, waited = self._ran_and_waited(pid)
         function, *callers = self._functions(pid)
         state = fields[_STATE]
-        elsewhere = waits_elsewhere(self._proc / str(pid), self.disk, state=state) if state in WAITING else ""
+        elsewhere = (
+            waits_elsewhere(self._proc / str(pid), self.disk, state=state, root=self._root) if state in WAITING else ""
+        )
         return ProcessStatus(
             state=state,
             frozen=self._is_frozen(pid),

@@ -123,7 +123,7 @@ class _Priority:
                 os.sched_setaffinity(0, self._processors)
         with suppress(OSError):
             if self._badness not in (b"", _badness()):
-                BADNESS.write_bytes(self._badness)
+                _set_badness(self._badness)
 
 
 def _badness() -> bytes:
@@ -135,6 +135,14 @@ def _badness() -> bytes:
         finally:
             os.close(descriptor)
     return b""
+
+
+def _set_badness(value: bytes) -> None:
+    descriptor = os.open(BADNESS, os.O_WRONLY)
+    try:
+        os.write(descriptor, value)
+    finally:
+        os.close(descriptor)
 
 
 class _Process:
