@@ -270,7 +270,7 @@ def test_directories_of_a_simulated_node_lie_below_the_users_own(
     bad = tmp_path / "bad.toml"
     bad.write_text('[[fault]]\nkind = "fire"\n')
     code, said = refused(capsys, "--simulate", "cpu-node", "--scenario", str(bad))
-    assert code == 78 and "bad.toml, line 2: fault 1: kind: found 'fire', there are overheat" in said
+    assert code == 78 and "bad.toml, line 2: fault 1: kind: found 'fire', allowed: overheat" in said
     assert [path.name for path in tmp_path.iterdir()] == ["bad.toml"]
 
 

@@ -179,7 +179,7 @@ def test_a_node_with_gpus_is_judged_without_an_agent(alone_with_gpus: CommandLin
     lines = text.splitlines()
     hot = "at the slowdown threshold (margin -2 °C, threshold -2 °C)"
     assert lines[0].startswith(f"node-3: failed: GPU 3 ({pci(3)}), sensor core: {hot}")
-    assert lines[1] == "action (the most severe of 2 findings): inspect the node"
+    assert lines[1] == "action: inspect the node"
     assert f"fail  temperature.slowdown  GPU 3 ({pci(3)})" in text
     assert re.search(r"open; limit <= -2 °C \(reported by the device\); since \d{4}-", text)
 

@@ -20,7 +20,9 @@ from nodevet.agent.readers import system_call
 from nodevet.agent.readers.disk import Disk
 from nodevet.agent.readers.system_call import waits_elsewhere
 from nodevet.agent.readers.witness import Surroundings
+from nodevet.checks.core.model import Failure, FailureKind
 from nodevet.checks.core.tables import read_table
+from nodevet.checks.system.procfs import ChildRecord, describe, is_alive, start_ticks
 
 TABLE = Path(next(iter(nodevet.checks.reference.__path__))) / "file_calls.csv"
 WAITING_PROGRAM = """
@@ -49,7 +51,7 @@ ELSEWHERE = {
         "os.chdir('/'); os.open('fifo', os.O_RDONLY, dir_fd=os.open(folder, os.O_RDONLY))",
         "openat of the file {}/fifo",
     ),
-    "a pipe": ("os.read(ready[0], 1)", "read of a pipe whose program does not answer"),
+    "a pipe": ("os.read(0, 1)", "read of a pipe whose program does not answer"),
     "an answer over a socket": ("one.recv(1)", "recvfrom of a socket whose program does not answer"),
     "a full socket": ("while True: one.send(b'x' * 4096)", "sendto of a socket whose program does not answer"),
     "a caller": (
@@ -63,6 +65,8 @@ MAY_BE_THE_DRIVER = {
     "a sleep": "time.sleep(60)",
     "a poll": "select.select([ready[0]], [], [])",
     "another thread": "ctypes.CDLL(None).pause()",
+    "a pipe of its own": "os.read(ready[0], 1)",
+    "a pipe of its child": "os.fork() or time.sleep(60); os.close(ready[1]); os.read(ready[0], 1)",
     "a busy loop": "while True: pass",
 }
 
@@ -72,7 +76,7 @@ def waiting(folder: Path, code: str) -> Iterator[Path]:
     """Run a program that waits in *code*, and give its folder of /proc."""
     os.mkfifo(folder / "fifo")
     command = (sys.executable, "-c", WAITING_PROGRAM.format(code))
-    with ended(subprocess.Popen(command, cwd=folder, start_new_session=True)) as program:
+    with ended(subprocess.Popen(command, cwd=folder, stdin=subprocess.PIPE, start_new_session=True)) as program:
         try:
             yield Path(f"/proc/{program.pid}")
         finally:
@@ -122,9 +126,42 @@ def test_any_other_call_may_wait_for_the_driver(tmp_path: Path, name: str) -> No
     assert (look.elsewhere, look.hidden) == ("", False)
 
 
+ENDED_FIRST_THREAD = """
+import ctypes, threading, time
+threading.Thread(target=time.sleep, args=(60,)).start()
+ctypes.CDLL(None).pthread_exit(None)
+"""
+
+
+def test_a_process_lives_as_long_as_one_of_its_threads(tmp_path: Path) -> None:
+    """The kernel shows it as a zombie once its first thread has ended, as after SIGKILL with a thread in state D."""
+    with ended(subprocess.Popen((sys.executable, "-c", ENDED_FIRST_THREAD), start_new_session=True)) as program:
+        record = ChildRecord("nvidia", program.pid, start_ticks(program.pid) or 0, "this boot")
+        try:
+            for _ in range(100):
+                time.sleep(0.1)
+                if Path(f"/proc/{program.pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                    break
+            look = Surroundings().look(program.pid)
+            assert is_alive(record, record.boot_id)
+            assert describe(program.pid).startswith("its thread ")
+        finally:
+            os.killpg(program.pid, 9)
+        program.wait()
+        assert not is_alive(record, record.boot_id)
+    assert look is not None
+    assert look.state == "S"
+
+
+def test_a_failure_whose_detail_is_no_text_can_be_shown() -> None:
+    """A name of a file is any bytes: half of a surrogate pair cost every page and record."""
+    failure = Failure(FailureKind.READER, os.fsdecode(b"read of /caf\xe9, gr\xc3\xbcn"))
+    assert failure.detail == "read of /caf\\udce9, grün"
+
+
 def test_a_thread_that_rests_in_a_read_excuses_nothing(tmp_path: Path) -> None:
     """A library's thread waits for work there: else no hang of its driver would ever count."""
-    code = "import threading; threading.Thread(target=os.read, args=(ready[0], 1)).start(); time.sleep(60)"
+    code = "import threading; threading.Thread(target=os.read, args=(0, 1)).start(); time.sleep(60)"
     with waiting(tmp_path, code) as process:
         thread = thread_of(process)
         assert shown_after(thread, "read of a pipe")

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import os
 import platform
+from contextlib import suppress
 from enum import StrEnum
 from functools import lru_cache, partial
 from pathlib import Path
 
 import msgspec
 
+from nodevet.checks.backends.sound import sound_text
 from nodevet.checks.reference.tables import load_table
 from nodevet.checks.system.files import text_of
 
@@ -25,6 +27,7 @@ IN_MEMORY = ("/dev/shm/", "/dev/mqueue/", "/dev/hugepages/")  # noqa: S108 (comp
 
 OF_PROGRAMS = {"socket:": "a socket", "pipe:": "a pipe"}
 LONGEST_PATH_BYTES = 4096
+MOST_PROCESSES = 100
 DESCRIPTOR_BITS = 0xFFFFFFFF
 WORKING_FOLDER = -100 & DESCRIPTOR_BITS
 """AT_FDCWD of fcntl.h: a path is relative to the working directory."""
@@ -66,12 +69,25 @@ def waits_elsewhere(process: Path, disk: Disk, *, state: str = "S", root: str = 
         return ""
     for prefix, kind in OF_PROGRAMS.items():
         if target.startswith(prefix):
-            if state == "D":
+            if state == "D" or _is_inside(process, target):
                 return ""
             step = "check the system log and the daemons of the driver"
             return f"{call.name} of {kind} whose program does not answer; {step}"
     step = "check disks and network file systems, and whether one is frozen (fsfreeze)"
-    return f"{call.name} of the file {target}; {step}" if target else ""
+    return f"{call.name} of the file {sound_text(target)}; {step}" if target else ""
+
+
+def _is_inside(process: Path, pipe: str) -> bool:
+    """Return whether *process* or a program that it started holds the other end of *pipe*: its library works there."""
+    waiting, ends = [process], 0
+    for folder in waiting:
+        with suppress(OSError):
+            ends += sum(_link(entry) == pipe for entry in (folder / "fd").iterdir())
+        if ends > 1 or len(waiting) > MOST_PROCESSES:
+            return True
+        children = text_of(folder / "task" / folder.name / "children").split()
+        waiting += [folder.parent / child for child in children]
+    return False
 
 
 def _target(process: Path, call: _FileCall, arguments: list[int], disk: Disk) -> str:

@@ -23,6 +23,7 @@ from nodevet.checks.core.model import FailureKind
 from nodevet.checks.reference.limits import from_table
 from nodevet.checks.reference.tables import load_table
 from nodevet.checks.system.files import text_of
+from nodevet.checks.system.procfs import living_thread
 
 from .cut_short import cut_short
 from .disk import Disk
@@ -179,7 +180,14 @@ class Surroundings:
         self._root = root
 
     def look(self, pid: int) -> ProcessStatus | None:
-        """Return the state of process *pid*, or None if it has exited."""
+        """Return the state of process *pid*, or of a living thread if the first one has ended; None if it is gone."""
+        found = self._look(pid)
+        if found is None or found.state != "Z" or found.held:
+            return found
+        thread = living_thread(pid, self._proc)
+        return found if thread is None else self._look(thread)
+
+    def _look(self, pid: int) -> ProcessStatus | None:
         fields = self._read(pid, "stat").rpartition(")")[2].split()
         if len(fields) <= _MAJOR_FAULTS:
             return None

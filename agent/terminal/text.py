@@ -44,8 +44,8 @@ def status_text(document: StatusDocument) -> str:
     """Return the document as text: verdict, devices, findings, results, and problems of the agent."""
     lines = [headline(document)]
     if document.verdict != "ok" and document.action != "none":
-        counting = sum(finding.state == "open" for finding in document.findings)
-        of = f" (the most severe of {counting} findings)" if counting > 1 else ""
+        actions = [finding.action for finding in document.findings if finding.state == "open"]
+        of = f" (the most severe of {len(actions)} findings)" if len(set(actions)) > 1 else ""
         lines.append(f"action{of}: {ACTIONS[document.action]}")
     lines += _gate(document)
     if document.devices:

@@ -109,6 +109,12 @@ class Failure(msgspec.Struct, frozen=True):
     of_driver: bool = False
     as_of: Instant | None = None
 
+    def __post_init__(self) -> None:
+        """Replace what no text can hold: a name of a file or a program may be any bytes."""
+        if not self.detail.isascii():
+            plain = self.detail.encode("utf-8", "backslashreplace").decode()
+            msgspec.structs.force_setattr(self, "detail", plain)
+
 
 class Sample(msgspec.Struct, frozen=True):
     """The readings of one group of one device, read together by one backend."""

@@ -87,7 +87,29 @@ def exists(pid: int) -> bool:
 def is_alive(record: ChildRecord, boot_id: str) -> bool:
     """Return whether the same process as in *record* still runs in the boot *boot_id*; a zombie does not."""
     fields = _stat(record.pid) if record.boot_id == boot_id else None
-    return fields is not None and int(fields[_START]) == record.start_ticks and fields[_STATE] != "Z"
+    if fields is None or int(fields[_START]) != record.start_ticks:
+        return False
+    return fields[_STATE] != "Z" or living_thread(record.pid) is not None
+
+
+def living_thread(pid: int, proc: Path = Path("/proc")) -> int | None:
+    """Return a thread of *pid* that has not ended, one in state D first; None if there is none.
+
+    Where the first thread of a killed process has ended, the process is shown as a zombie until the others have: a
+    thread that waits in the kernel keeps memory, files and devices of the process.
+    """
+    try:
+        threads = [int(name) for name in os.listdir(proc / str(pid) / "task")]  # noqa: PTH208 (names are what is wanted)
+    except OSError:
+        return None
+    states = {thread: _state(proc / str(pid) / "task" / str(thread) / "stat") for thread in sorted(threads)}
+    living = [thread for thread, state in states.items() if state not in ("", "Z", "X")]
+    return next((thread for thread in living if states[thread] == "D"), living[0] if living else None)
+
+
+def _state(stat: Path) -> str:
+    fields = text_of(stat).rpartition(")")[2].split()
+    return fields[0] if fields else ""
 
 
 def describe(pid: int) -> str:
@@ -95,6 +117,8 @@ def describe(pid: int) -> str:
     fields = _stat(pid)
     if fields is None:
         return "gone"
+    if fields[_STATE] == "Z" and (thread := living_thread(pid)) is not None:
+        return f"its thread {thread} has not ended: {describe(thread)}"
     state = _STATE_WORDS.get(fields[_STATE], f"state {fields[_STATE]}")
     where = _kernel_function(pid)
     return f"{state}, in {where}" if where else state
