@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from datetime import UTC, datetime
 
@@ -64,8 +65,8 @@ def percent(ratio: float, digits: int = 0) -> str:
 
 
 def one_in(rate: float | None) -> str:
-    """Return an upper bound of an error rate as ``1/30,037``."""
-    return ABSENT if not rate else f"1/{1 / rate:,.0f}"
+    """Return an upper bound of an error rate as ``1/30,037``, rounded up: no run claims more than it showed."""
+    return ABSENT if not rate else f"1/{math.floor(1 / rate * (1 + 1e-12)):,}"
 
 
 def bar_length(ratio: float) -> str:

@@ -27,6 +27,7 @@ from nodevet.checks.burnin.plan import GemmRequest, load_plans, planned_shape, r
 from nodevet.checks.burnin.rates import late_batches, overhead_ratio, percentile, upper_bound_95
 from nodevet.checks.core.errors import UsageError
 from nodevet.checks.reference.tables import load_table
+from nodevet.exporters.format import one_in
 
 GIB = 1 << 30
 
@@ -385,3 +386,14 @@ def test_figures_have_the_units_of_the_table() -> None:
     assert (metric.name, metric.value, metric.unit) == ("tflops_median", 1.5, UNITS["tflops_median"])
     with pytest.raises(KeyError, match="speed"):
         figures({"speed": 1.0})
+
+
+@pytest.mark.parametrize("products", [1, 2, 36, 66, 72, 178, 30037, 10**9])
+def test_a_shown_bound_claims_no_more_than_was_proven(products: int) -> None:
+    """66 products without a wrong one prove an error rate below 1/22.5, which is no 1/23."""
+    bound = upper_bound_95(0, products)
+    assert bound is not None
+    shown = int(one_in(bound).removeprefix("1/").replace(",", ""))
+    assert 1 / shown >= bound * (1 - 1e-9)
+    assert 1 / (shown + 1) < bound
+    assert one_in(1 / 30037) == "1/30,037"
