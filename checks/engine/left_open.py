@@ -22,7 +22,7 @@ FOLDER = "/proc/self/fd"
 ROUNDS = int(from_table("site_checks.left_open").value)
 """Number of rounds of a check from which descriptors are still open: fewer may be a connection that it keeps."""
 
-MOST_RATIO = 0.25
+MOST_RATIO = from_table("site_checks.open_ratio").value
 """Share of the allowed descriptors that one check may hold, in however few rounds."""
 
 KEPT = 8
