@@ -33,6 +33,8 @@ from nodevet.agent.readers.disk import Disk
 from nodevet.agent.readers.heartbeat import Heartbeat
 from nodevet.agent.readers.orphan import Orphan
 from nodevet.agent.readers.remembered import pack_readers, recalled_readers
+from nodevet.agent.readers.shortages import Shortages
+from nodevet.agent.readers.system_call import HIDDEN, Leads, Wait
 from nodevet.agent.readers.witness import (
     STARVED_RATIO,
     Other,
@@ -260,7 +262,7 @@ def test_a_hang_whose_wait_the_kernel_hides_is_nobodys_fault(bench: Bench, monke
 
     def hidden(around: Surroundings, pid: int) -> ProcessStatus | None:
         found = look(around, pid)
-        return found and msgspec.structs.replace(found, function="", callers=(), elsewhere="", hidden=True)
+        return found and msgspec.structs.replace(found, wait=HIDDEN)
 
     monkeypatch.setattr(Surroundings, "look", hidden)
     for _ in range(3):
@@ -815,9 +817,13 @@ QUIET = ProcessStatus(state="S", frozen=False, major_faults=100, waited_seconds=
         ({"state": "D", "function": "do_get_write_access"}, "(ext4): its journal"),
         ({"state": "D", "function": "path_openat"}, "another program waits for the disk of the same folder"),
         ({"state": "S", "function": "unix_wait_for_peer"}, "another program that does not read its socket"),
-        ({"state": "D", "elsewhere": "write of the file /x; check disks"}, "it waits in write of the file /x; check"),
-        ({"state": "S", "elsewhere": "recvfrom of a socket whose program"}, "it waits in recvfrom of a socket"),
-        ({"state": "R", "elsewhere": "write of the file /x; check disks"}, ""),
+        (
+            {"state": "D", "wait": Wait(Leads.FILE, "write of the file /x; check disks")},
+            "it waits in write of the file /x",
+        ),
+        ({"state": "R", "wait": Wait(Leads.FILE, "write of the file /x; check disks")}, ""),
+        ({"state": "S", "wait": Wait(Leads.PROGRAM, "recvfrom of a socket")}, ""),
+        ({"state": "S", "wait": Wait(Leads.DRIVER)}, ""),
     ],
     ids=str,
 )
@@ -1354,7 +1360,7 @@ def test_memory_that_the_kernel_refuses_is_no_crash_of_the_driver(
     (tmp_path / "sys/vm").mkdir(parents=True)
     (tmp_path / "sys/vm/overcommit_memory").write_text(f"{mode}\n")
     (tmp_path / "meminfo").write_text(f"MemFree: 5 kB\nCommitLimit:  100 kB\nCommitted_AS:  {committed} kB\n")
-    shortage = Surroundings(tmp_path).commit_shortage()
+    shortage = Surroundings(tmp_path).shortages.commit_shortage()
     assert bool(shortage) is excused
     assert f"{committed} of 100 kB" in shortage or not excused
 
@@ -1367,7 +1373,7 @@ def test_numbers_that_a_kernel_does_not_show_excuse_nothing(tmp_path: Path, miss
     shown = {"CommitLimit": 100, "Committed_AS": 100}
     del shown[missing]
     (tmp_path / "meminfo").write_text("".join(f"{name}:  {value} kB\n" for name, value in shown.items()))
-    assert Surroundings(tmp_path).commit_shortage() == ""
+    assert Surroundings(tmp_path).shortages.commit_shortage() == ""
 
 
 @pytest.mark.parametrize("want", ["commit_shortage", "task_shortage", "descriptor_shortage"])
@@ -1375,7 +1381,7 @@ def test_a_crash_while_the_kernel_refuses_memory_or_threads_is_nobodys_fault(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, want: str
 ) -> None:
     """However often: many libraries do not look whether they were given what they asked for."""
-    monkeypatch.setattr(Surroundings, want, lambda _self: "it may have been refused")
+    monkeypatch.setattr(Shortages, want, lambda _self: "it may have been refused")
     for _ in range(2):
         fall(bench, "segv")
         assert "in: fake_read(b, fast), but it may have been refused" in said(bench)
@@ -1391,7 +1397,7 @@ def test_threads_that_the_kernel_refuses_are_seen(tmp_path: Path, there: int, sh
     (tmp_path / "loadavg").write_text(f"0.00 0.01 0.05 1/{there} 12345\n")
     for name in ("pid_max", "threads-max"):
         (tmp_path / "sys/kernel" / name).write_text("100\n" if name == limit else "1000\n")
-    assert bool(Surroundings(tmp_path, tmp_path / "groups").task_shortage()) is short
+    assert bool(Surroundings(tmp_path, tmp_path / "groups").shortages.task_shortage()) is short
 
 
 @pytest.mark.parametrize("line", ["0::/system.slice/nodevet.service", "7:pids:/system.slice/nodevet.service"])
@@ -1406,7 +1412,7 @@ def test_threads_that_a_group_refuses_are_seen(tmp_path: Path, line: str, most: 
         (groups / name).mkdir(parents=True)
         (groups / name / "pids.max").write_text(f"{most if name == group else 'max'}\n")
         (groups / name / "pids.current").write_text("90\n" if most != "101" else "89\n")
-    shortage = Surroundings(tmp_path, tmp_path / "groups").task_shortage()
+    shortage = Surroundings(tmp_path, tmp_path / "groups").shortages.task_shortage()
     assert bool(shortage) is short
     assert f"90 of 100 exist ({groups / group}/pids.max): raise TasksMax" in shortage or not short
 
@@ -1417,7 +1423,7 @@ def test_words_excuse_a_crash_three_times(
 ) -> None:
     """A broken board may have its library ask for memory that no machine has; a restart of the agent counts on."""
     for name in ("memory_shortage", "task_shortage", "descriptor_shortage"):
-        monkeypatch.setattr(Surroundings, name, lambda _self: "")
+        monkeypatch.setattr(Shortages, name, lambda _self: "")
     for times in range(1, 4):
         fall(bench, words)
         assert "for want of" in said(bench)
@@ -1438,7 +1444,7 @@ def test_words_that_the_kernel_bears_out_excuse_each_crash(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, shortage: str
 ) -> None:
     """Any user can take all that there is, for hours."""
-    monkeypatch.setattr(Surroundings, shortage, lambda _self: "there is no more")
+    monkeypatch.setattr(Shortages, shortage, lambda _self: "there is no more")
     for times in range(1, 6):
         fall(bench, "no_memory")
         assert "for want of memory" in said(bench)
@@ -1480,7 +1486,7 @@ def test_a_want_of_memory_is_seen(tmp_path: Path, files: dict[str, str], words: 
     for name, text in {"proc/self/cgroup": f"0::/{inner}\n", **files}.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    shortage = Surroundings(tmp_path / "proc", tmp_path / "groups").memory_shortage()
+    shortage = Surroundings(tmp_path / "proc", tmp_path / "groups").shortages.memory_shortage()
     assert shortage.startswith(words)
     assert bool(shortage) is bool(words)
 
@@ -1490,7 +1496,7 @@ def test_a_want_of_descriptors_is_seen(tmp_path: Path, text: str, seen: bool) ->
     """Of the whole machine."""
     (tmp_path / "sys/fs").mkdir(parents=True)
     (tmp_path / "sys/fs/file-nr").write_text(text)
-    assert bool(Surroundings(tmp_path).descriptor_shortage()) is seen
+    assert bool(Surroundings(tmp_path).shortages.descriptor_shortage()) is seen
 
 
 @pytest.mark.parametrize(
@@ -1522,6 +1528,139 @@ def test_a_reader_is_started_without_libraries_of_others(bench: Bench, monkeypat
     rise(bench)
     pid = bench.status().pid
     assert b"LD_PRELOAD" not in Path(f"/proc/{pid}/environ").read_bytes()
+
+
+class ForAWhile(Told):
+    """Says that a process waits for the driver, but in some seconds since *began* for what it is told."""
+
+    began = 0.0
+    seconds = (0.0, 0.0)
+    meanwhile = ProcessStatus("S", False, 0, 0.0, wait=Wait(Leads.PROGRAM, "recv of a socket"))
+    after = ProcessStatus("S", False, 0, 0.0, wait=Wait(Leads.DRIVER))
+
+    def look(self, pid: int) -> ProcessStatus | None:
+        """Return that."""
+        first, last = self.seconds
+        passed = self._clock.monotonic() - self.began
+        begun = self.meanwhile if passed >= first else ProcessStatus("S", False, 0, 0.0)
+        return self.after if passed >= last else begun
+
+    def others(self, pid: int, at_rest: frozenset[tuple[int, str]] = frozenset()) -> dict[Other, ProcessStatus]:
+        """Return that it is alone."""
+        return {}
+
+
+def for_a_while(folder: Path, first: float, last: float) -> tuple[Bench, ForAWhile]:
+    """Return a bench whose reader hangs, kept from the *first* to the *last* share of its call."""
+    bench = Bench(folder)
+    bench.surroundings = around = ForAWhile(bench.clock, "S")
+    bench.supervisor = bench.supervise([bench.plan()])
+    bench.round()
+    around.began = bench.clock.monotonic() + INTERVAL
+    around.seconds = (first * DEADLINE, last * DEADLINE)
+    return bench, around
+
+
+@pytest.mark.parametrize(("first", "last"), [(0.0, 0.4), (0.6, 0.8)])
+@pytest.mark.parametrize("leads", [Leads.PROGRAM, Leads.FILE, Leads.UNKNOWN])
+def test_a_wait_that_ended_before_the_deadline_excuses_its_call(
+    tmp_path: Path, first: float, last: float, leads: Leads
+) -> None:
+    """The driver had only the rest of the deadline. A wait of which nothing is known excuses only at the deadline."""
+    bench, around = for_a_while(tmp_path, first, last)
+    around.meanwhile = msgspec.structs.replace(around.meanwhile, wait=Wait(leads, "recv of a socket"))
+    hang(bench)
+    bench.pass_time(DEADLINE)
+    bench.until_state(ReaderState.HUNG)
+    assert bench.status().witnessed == (1 if leads is Leads.UNKNOWN else 0)
+    assert ("but it waits in recv of a socket" in said(bench)) is (leads is not Leads.UNKNOWN)
+    bench.close()
+
+
+def test_a_processor_that_was_away_until_the_watch_began_excuses_a_call(tmp_path: Path) -> None:
+    """The kernel adds a wait for a processor when it is over: between the last look before the watch and its first."""
+    bench, around = for_a_while(tmp_path, 0.0, 0.49)
+    around.meanwhile = ProcessStatus("R", False, 0, waited_seconds=0.0, ran_seconds=1.0)
+    around.after = ProcessStatus("R", False, 0, waited_seconds=2.4, ran_seconds=1.1)
+    hang(bench)
+    bench.pass_time(DEADLINE)
+    bench.until_state(ReaderState.HUNG)
+    assert "host overloaded: it waited 2.4 of" in said(bench)
+    assert bench.status().witnessed == 0
+    bench.close()
+
+
+@pytest.mark.parametrize("is_drivers", [False, True])
+def test_a_wait_in_the_module_of_the_driver_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_drivers: bool
+) -> None:
+    """The call names no file, as the close of a device node; the kernel's function does, or nobody knows."""
+    asked = list[str]()
+    monkeypatch.setattr("nodevet.agent.readers.blame._module", lambda _backend: "fake_driver")
+    bench, around = for_a_while(tmp_path, 0.0, 0.0)
+
+    def waits_in_module(_pid: int, module: str) -> bool:
+        asked.append(module)
+        return is_drivers
+
+    monkeypatch.setattr(around, "waits_in_module", waits_in_module)
+    around.after = ProcessStatus("D", False, 0, 0.0, wait=Wait(Leads.UNKNOWN, "close of a file that is not known"))
+    hang(bench)
+    bench.pass_time(DEADLINE)
+    bench.until_state(ReaderState.HUNG)
+    assert bench.status().witnessed == int(is_drivers)
+    assert ("but it waits in close of a file that is not known" in said(bench)) is not is_drivers
+    assert set(asked) == {"fake_driver"}
+    bench.close()
+
+
+@pytest.mark.parametrize(("ran", "is_over"), [(4.0, False), (0.1, True)])
+def test_a_call_that_works_has_its_time_on_a_processor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ran: float, is_over: bool
+) -> None:
+    """It waited for one for a fifth of its deadline, which ends so much later; a wait for the driver needs none."""
+    bench, around = for_a_while(tmp_path, 0.0, 0.0)
+    monkeypatch.setattr(around, "_ran_and_waited", lambda _pid: (1.0, 1.0))
+    bench.round(INTERVAL)
+    around.after = ProcessStatus("R", False, 0, ran_seconds=1.0 + ran, waited_seconds=2.0)
+    hang(bench)
+    bench.pass_time(DEADLINE)
+    bench.until(lambda: True)
+    assert bench.status().witnessed == int(is_over)
+    bench.pass_time(1.0)
+    bench.until(lambda: bench.status().witnessed == 1)
+    bench.close()
+
+
+def test_a_bus_error_beside_huge_pages_is_nobodys_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """None may be left when it is touched; another crash of the same library counts."""
+    monkeypatch.setattr(Surroundings, "huge_pages", lambda _self, _pid: True)
+    with contextlib.closing(Bench(tmp_path)) as bench:
+        bench.round()
+        for _ in range(2):
+            fall(bench, "bus")
+            assert "it has mapped huge pages, and none may have been left: see HugePages_Free in /proc/mem" in said(
+                bench
+            )
+            assert bench.status().witnessed == 0
+            rise(bench)
+        fall(bench, "segv")
+        assert bench.status().witnessed == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "has"),
+    [
+        ("7f0000000000-7f0000200000 rw-p 00000000 00:0f 77 /anon_hugepage (deleted)", True),
+        ("7f0000000000-7f0000200000 rw-s 00000000 00:10 77 /dev/hugepages/pool", True),
+        ("7f0000000000-7f0000200000 rw-p 00000000 00:10 77 /srv/anon_hugepage.so", False),
+    ],
+)
+def test_huge_pages_of_a_process_are_seen(tmp_path: Path, line: str, has: bool) -> None:
+    """By the names of their mappings."""
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7" / "maps").write_text(f"{line}\n")
+    assert Surroundings(tmp_path).huge_pages(7) is has
 
 
 class Unscheduled(Told):

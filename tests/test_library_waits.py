@@ -46,15 +46,21 @@ def never_fails(node: GpuNode, seconds: float) -> None:
     assert seen
 
 
-@pytest.mark.parametrize("how", ["worker", "popen"])
-def test_a_driver_that_hangs_below_a_thread_or_helper_is_blamed(tmp_path: Path, waiting: Path, how: str) -> None:
+DRIVERS = ("pair", "driver-poll", "worker", "popen", "system", "driver", "deadlock")
+
+
+def test_a_driver_that_hangs_below_a_thread_or_helper_is_blamed(
+    tmp_path: Path, waiting: Path, campaign: Callable[[int], int]
+) -> None:
     """A pipe between the parts of a library leads to no other program: its own part waits for the device node."""
-    node, trigger = node_of(tmp_path, waiting, how, "")
-    with node:
-        node.wait_for_verdict("ok", 30.0)
-        trigger.write_text("")
-        node.wait_for(failures, 15.0, "no hang was told")
-        assert node.state_file().hard
+    for how in DRIVERS[: 1 + campaign(len(DRIVERS) - 1)]:
+        (tmp_path / how).mkdir()
+        node, trigger = node_of(tmp_path / how, waiting, how, "")
+        with node:
+            node.wait_for_verdict("ok", 30.0)
+            trigger.write_text("")
+            node.wait_for(failures, 15.0, f"no hang was told: {how}")
+            assert node.state_file().hard
 
 
 @needs_root

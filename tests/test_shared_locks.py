@@ -73,6 +73,22 @@ def held(path: Path) -> Iterator[None]:
             other.kill()
 
 
+def test_a_lock_that_a_library_polls_is_no_hang_of_the_driver(tmp_path: Path, lock: Path) -> None:
+    """It computes or sleeps, and waits for a program all the same: which other programs share the file is not known."""
+    bench = Bench(tmp_path, share=str(lock))
+    bench.round()
+    for _ in range(2):
+        bench.write(read={"b": "poll_lock"})
+        bench.clock.advance(61.0)
+        bench.fall(ReaderState.HUNG, "b")
+        assert f"it shares {lock} with other programs, {HELD}" in said(bench)
+        assert not is_hard(bench)
+        assert bench.status().witnessed == 0
+        bench.write(read={})
+        bench.round(61.0)
+    bench.close()
+
+
 def test_a_lock_that_another_program_holds_is_no_hang_of_the_driver(tmp_path: Path, lock: Path) -> None:
     """The call waits for a person's program, for as long as that likes: unknown, with the file."""
     bench = Bench(tmp_path, share=str(lock))

@@ -21,6 +21,7 @@ from nodevet.agent.readers.blame import Blame
 from nodevet.agent.readers.disk import Disk
 from nodevet.agent.readers.heartbeat import Heartbeat
 from nodevet.agent.readers.room import without_room
+from nodevet.agent.readers.shortages import Shortages
 from nodevet.agent.readers.wants import Wants
 from nodevet.agent.readers.witness import Surroundings
 from nodevet.checks.backends.device_nodes import SAID_WITHOUT_ASKING
@@ -51,7 +52,7 @@ def test_a_crash_while_a_disk_is_full_is_nobodys_fault(
 ) -> None:
     """However often, with words and without; the next reading ends it."""
     bench.write(words=NO_SPACE)
-    monkeypatch.setattr(Surroundings, "space_shortage", lambda _self, _files: FULL, raising=False)
+    monkeypatch.setattr(Shortages, "space_shortage", lambda _self, _files: FULL, raising=False)
     for times in range(1, 6):
         fall(bench, behaviour)
         assert CRASHES[behaviour] in said(bench)
@@ -89,7 +90,7 @@ def test_a_bus_error_in_each_start_while_a_disk_is_full_names_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As of a lock in /dev/shm that is made, mapped and touched in one call: nobody ever sees that it is mapped."""
-    monkeypatch.setattr(Surroundings, "space_shortage", lambda _self, _files: FULL)
+    monkeypatch.setattr(Shortages, "space_shortage", lambda _self, _files: FULL)
     bench = Bench(tmp_path, start="cut")
     for _ in range(4):
         start(bench)
@@ -189,7 +190,7 @@ class NotingDisk(Disk):
 def test_a_disk_that_gives_no_answer_is_not_waited_for() -> None:
     """A file that a reader had mapped may lie on a file server."""
     disk = NotingDisk()
-    assert Surroundings(disk=disk).space_shortage(["/opt/lock"]) == ""
+    assert Surroundings(disk=disk).shortages.space_shortage(["/opt/lock"]) == ""
     assert isinstance(disk.asked, partial)
     assert (disk.asked.func, disk.asked.args) == (without_room, (("/opt/lock",),))
 
@@ -243,7 +244,7 @@ def test_a_group_below_counts_for_nobody_above_it(tmp_path: Path) -> None:
     (group / "unit/pids.max").write_text("max\n")
     (group / "pids.events").write_text("max 9\n")
     (group / "pids.events.local").write_text("max 2\n")
-    assert list(Surroundings(tmp_path, tmp_path / "groups").refusals().values()) == [2]
+    assert list(Surroundings(tmp_path, tmp_path / "groups").shortages.refusals().values()) == [2]
 
 
 def test_a_crash_after_a_group_refused_a_thread_is_nobodys_fault(
@@ -251,7 +252,7 @@ def test_a_crash_after_a_group_refused_a_thread_is_nobodys_fault(
 ) -> None:
     """The reader before is no cause of what follows it: without another refusal the crash counts."""
     counted = {"threads were refused since the last round: {} (pids.events): raise TasksMax": 5}
-    monkeypatch.setattr(Surroundings, "refusals", lambda _self: dict(counted), raising=False)
+    monkeypatch.setattr(Shortages, "refusals", lambda _self: dict(counted), raising=False)
     bench = Bench(tmp_path)
     bench.round()
     for refused, witnessed in ((1, 0), (2, 0), (0, 1), (0, 2)):
@@ -283,7 +284,7 @@ def test_threads_that_a_users_limit_refuses_are_seen(
         (tmp_path / pid / "status").write_text(f"Uid:\t{owner}\t{owner}\t0\t0\nThreads:\t{threads}\n")
     (tmp_path / "self/limits").write_text(f"Limit\nMax processes             {most}   {most}  processes\n")
     (tmp_path / "loadavg").write_text("0.00 0.01 0.05 1/990 12345\n")
-    shortage = Surroundings(tmp_path, tmp_path / "groups").task_shortage()
+    shortage = Surroundings(tmp_path, tmp_path / "groups").shortages.task_shortage()
     assert shortage == (
         f"it may have been refused a thread: its user has 90 of 100 (ulimit -u): {STEP}" if short else ""
     )
@@ -331,7 +332,7 @@ def test_a_library_that_refuses_for_a_full_disk_is_no_word_of_the_driver(
     failure = Failure(FailureKind.NO_DRIVER, "AMDSMI_STATUS_INIT_ERROR", of_driver=True)
     for shortage in (FULL, ""):
         monkeypatch.setattr(Surroundings, "unasked", lambda _self, _backend, _kind: "")
-        monkeypatch.setattr(Surroundings, "space_shortage", lambda _self, _files, words=shortage: words)
+        monkeypatch.setattr(Shortages, "space_shortage", lambda _self, _files, words=shortage: words)
         told = blame.of_all(child, failure)
         assert told.of_driver is not bool(shortage)
         assert (FULL in told.detail) is bool(shortage)
@@ -348,7 +349,7 @@ def test_what_a_library_has_from_its_driver_alone_is_no_want_of_room_or_threads(
     """Any user fills /dev/shm, and takes all threads: a board that fell off the bus is lost all the same."""
     child = cast(Child, SimpleNamespace(tight_limit=FSIZE if want == "limit" else ""))
     if want != "limit":
-        monkeypatch.setattr(Surroundings, want, lambda *_: FULL)
+        monkeypatch.setattr(Shortages, want, lambda *_: FULL)
     wants = Wants(Surroundings())
     assert bool(wants.behind(child, kind)) is (kind in SAID_WITHOUT_ASKING)
     blame = Blame("nvidia", bench.clock, Surroundings(), Heartbeat(bench.clock, bench.selector))
@@ -367,7 +368,7 @@ def test_a_driver_that_is_refused_memory_or_files_calls_any_board_lost(
     wants = Wants(Surroundings())
     assert wants.behind(cast(Child, SimpleNamespace(tight_limit="")), FailureKind.LOST) == ""
     if want != "limit":
-        monkeypatch.setattr(Wants if want == "_refused" else Surroundings, want, lambda *_: FULL)
+        monkeypatch.setattr(Wants if want == "_refused" else Shortages, want, lambda *_: FULL)
     assert wants.behind(child, FailureKind.LOST) == ("it ran under an RLIMIT_NOFILE of 24" if want == "limit" else FULL)
 
 

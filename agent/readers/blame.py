@@ -24,32 +24,27 @@ from nodevet.checks.ipc.child_process import Child
 from nodevet.checks.ipc.last_words import INTERPRETER, NOT_INSTALLED, wants
 from nodevet.checks.reference.limits import from_table
 from nodevet.checks.reference.tables import load_table
+from nodevet.checks.reference.vendors import vendor_of
 from nodevet.checks.system.process import Exit
 
+from .call_watch import SLOWLY, CallWatch
 from .calls_of_users import CallRow, calls_of_users
 from .heartbeat import Heartbeat
-from .stages import HELD_UP_SECONDS
 from .start_failure import start_step
 from .wants import Wants
-from .witness import HIDDEN, UNNOTED, Other, ProcessStatus, Stamp, Surroundings, disturbance, disturbed, unscheduled
+from .witness import (
+    UNNOTED,
+    ProcessStatus,
+    Stamp,
+    Surroundings,
+    disturbance,
+)
 
 PROOF_SECONDS = from_table("reader.proof").value
 """Grace period after a call's deadline, in which the agent decides whether the machine itself was slow."""
 
-SUSPICIOUS_SHARE = 0.5
-LONGEST_WATCH_SECONDS = 5.0
-"""A call is watched from this share of its deadline on, at most this many seconds before the deadline."""
-
-EARLY_SECONDS, EARLY_SHARE = 0.5, 0.05
-"""Before that, the agent checks at this interval, or share of a long deadline, whether it and the reader can run."""
-
-LOOK_AGAIN_SECONDS = 0.1
-"""Interval of the checks after the deadline, until it is known whether the machine itself was slow."""
-
 STUCK_DEADLINES = 10.0
 """The driver is blamed for a killed process that is still inside a call after so many deadlines, in any state."""
-
-SLOWLY = "the calls return, but slowly: raise agent.deadline_seconds if the driver needs this long"
 
 SLOW_DEADLINES, SLOW_START_DEADLINES = 2.0, 10.0
 """Limit for all calls for one device, or of one start, in deadlines, while each single call returns."""
@@ -95,39 +90,6 @@ class Fall(msgspec.Struct, frozen=True):
     when: Instant
 
 
-class _Suspicion(msgspec.Struct, frozen=True):
-    """A watched call: its number, and the reader's state when the watch began.
-
-    ``others`` are the reader's threads and child processes. ``moved``: earlier calls returned, but slowly. ``held``:
-    the reason why the reader could not run for a while. ``resting``: since when the reader was runnable but did not
-    run, and its state then.
-    """
-
-    number: int
-    since: float
-    look: ProcessStatus | None
-    others: Mapping[Other, ProcessStatus]
-    moved: bool = False
-    held: str = ""
-    resting: tuple[float, ProcessStatus] | None = None
-
-
-class _Call(msgspec.Struct, frozen=True):
-    """The reader's call when it was last ``seen``: its number and its earliest possible start (``since``)."""
-
-    number: int
-    since: float
-    seen: float
-
-
-class _Early(msgspec.Struct, frozen=True):
-    """Observations of calls since ``start``, before they are watched: the last one, and the cause it showed."""
-
-    start: float
-    last: float
-    held: str = ""
-
-
 class _Stuck(msgspec.Struct, frozen=True):
     """A process that cannot be killed: since when nothing keeps it from exiting, and its last observation."""
 
@@ -146,17 +108,15 @@ class Blame:
         self._clock = clock
         self._surroundings = surroundings
         self._wants = Wants(surroundings)
-        self._heartbeat = heartbeat
         self._falls: list[Fall] = []
-        self._suspicion: _Suspicion | None = None
-        self._early: _Early | None = None
-        self._call: _Call | None = None
+        self._watch = CallWatch(clock, surroundings, heartbeat, _module(backend))
         self._loading = True
         self._proven = False
         self._stuck: _Stuck | None = None
         self._libraries: dict[str, Stamp | None] = {}
         self._unnoted: int | None = None  # the process whose libraries are not known yet
         self._shared: tuple[str, ...] | None = None
+        self._has_huge_pages = False
         self._unproven: tuple[str, ...] = ()
         self._unread = False
         self._unseen = self._stood = False
@@ -204,43 +164,24 @@ class Blame:
         if self._stands(child):
             return None
         now = self._clock.monotonic()
-        call = self._seen(child, began)
+        call = self._watch.call(child, began)
         if now >= deadline:
-            if child.in_call and now - call.since < seconds:
+            self._watch.look(child)
+            waited = 0.0 if self._watch.cause(child) else self._watch.waited_seconds(child, seconds)
+            if child.in_call and now - call.since < seconds + waited:
                 return self._slow(child, now - began, seconds)
-            return self.overdue(child, now - call.since, now - max(deadline, call.since + seconds))
-        if self._suspicion is None:
-            self._look_early(child, deadline - seconds, seconds)
-        if now >= deadline - _lead(seconds):
-            self.suspect(child)
-            self._look_between(child)
+            return self.overdue(child, now - call.since, now - max(deadline, call.since + seconds + waited))
+        self._watch.look_before(child, deadline, seconds)
         return None
 
     def look_at(self, deadline: float, seconds: float) -> float:
         """Return when to check next a call that must end by *deadline*."""
-        now = self._clock.monotonic()
-        if self._suspicion is None:
-            start = deadline - seconds
-            last = self._early.last if self._early is not None and self._early.start == start else start
-            if self._unseen:
-                return min(now + LOOK_AGAIN_SECONDS, deadline - _lead(seconds))
-            return min(last + _step(seconds), deadline - _lead(seconds))
-        return min(deadline, now + EARLY_SECONDS) if now < deadline else now + LOOK_AGAIN_SECONDS
-
-    def suspect(self, child: Child) -> None:
-        """Start to watch the call of *child*, which has been in progress for long."""
-        anew = self._suspicion is None or self._suspicion.number != child.call_number
-        if anew:
-            now = self._clock.monotonic()
-            moved = self._suspicion is not None
-            held = self._early.held if self._early is not None else ""
-            look, others = self._surroundings.look(child.pid), self._surroundings.others(child.pid)
-            self._suspicion = _Suspicion(child.call_number, now, look, others, moved, held)
-        self._heartbeat.want(anew=anew)
+        return self._watch.look_at(deadline, seconds, soon=self._unseen)
 
     def record_success(self) -> None:
         """Stop the watch: the reader answered or exited."""
-        self._suspicion = self._stuck = self._early = self._call = None
+        self._watch.end()
+        self._stuck = None
         self._proven = False
 
     def overdue(self, child: Child, seconds: float, late: float) -> Fallen | None:
@@ -248,33 +189,21 @@ class Blame:
 
         *late* is the number of seconds since the deadline.
         """
-        self.suspect(child)
-        self._look_between(child)
-        seen = self._suspicion
-        assert seen is not None
+        self._watch.look(child)
         out = f"{child.call or 'its start'} has not returned for {seconds:.1f} s ({child.where})"
         if users := _of_users(child):
             return _soft(f"{out}, but {users.meaning}", charged=True)
-        if loaded := self._of_files():
-            return _soft(f"{out}, but {loaded}")
-        elapsed = self._clock.monotonic() - seen.since
-        cause = seen.held or disturbance(seen.look, self._surroundings.look(child.pid), elapsed)
-        cause = cause or disturbed(seen.others, self._surroundings.others(child.pid), elapsed)
-        if cause:
+        if cause := self._of_files() or self._watch.cause(child):
             return _soft(f"{out}, but {cause}")
-        kept = self._heartbeat.kept_time(seen.since)
+        kept = self._watch.kept_time()
         if kept is None and late < PROOF_SECONDS:
             return None
         if not kept:
-            return _soft(f"{out}, but {self._no_time(seen, kept)}")
+            return _soft(f"{out}, but {self._watch.no_time(kept)}")
         if not child.in_call:
             return self._ours(f"did not answer for {seconds:.1f} s outside of any driver call: {out}")
-        look = self._surroundings.look(child.pid)
-        if look is not None and look.hidden:
-            return _soft(f"{out}, but {HIDDEN}", charged=True)
-        if look is not None and look.state != "D" and (files := self._surroundings.shared(child.pid)):
-            words = f"it shares {files[0]} with other programs, one of which may hold a lock on it"
-            return _soft(f"{out}, but {words}", charged=True)
+        if other := self._watch.other_cause(child):
+            return _soft(f"{out}, but {other}", charged=True)
         self._proven = True
         return Fallen(Failure(FailureKind.HUNG, out, of_driver=True), HANG, charged=True)
 
@@ -335,6 +264,8 @@ class Blame:
         self._wants.look()
         self._loading, self._stood = True, False
         self._unnoted = None
+        self._watch.forget_rest()
+        self._has_huge_pages = False
         stamps = self._surroundings.stamps(self._libraries)
         if stamps is not None:
             self._libraries = {path: seen for path, seen in stamps.items() if seen is not None}
@@ -347,6 +278,8 @@ class Blame:
 
     def _note_files(self, pid: int, before: Mapping[str, Stamp | None] | None = None) -> None:
         """Record the libraries and shared files of *pid*; files that it had *before* keep their earlier record."""
+        self._watch.note_rest(pid)
+        self._has_huge_pages = self._has_huge_pages or self._surroundings.huge_pages(pid)
         shared, found = self._surroundings.shared(pid), self._surroundings.libraries(pid)
         if before is not None and (shared is None or found is None):
             return
@@ -458,55 +391,16 @@ class Blame:
             os.kill(child.pid, WAKE)
         return True
 
-    def _seen(self, child: Child, began: float) -> _Call:
-        """Return the call of *child* and the earliest time at which it can have begun; the request began at *began*."""
-        now, last = self._clock.monotonic(), self._call
-        if last is not None and self._suspicion is not None and now - last.seen > HELD_UP_SECONDS:
-            self._suspicion = msgspec.structs.replace(self._suspicion, held=_held_up(now - last.seen))
-        number, since = child.call_number, began if last is None else last.seen
-        self._call = _Call(number, last.since if last is not None and last.number == number else since, now)
-        return self._call
-
     def _slow(self, child: Child, needed: float, seconds: float) -> Fallen | None:
         """Return the failure for *child* if it *needed* too long, though its present call took less than *seconds*.
 
         None: wait. A late call has its full time: a driver whose calls return does answer, only slowly.
         """
-        self.suspect(child)
-        self._look_between(child)
+        self._watch.look(child)
         if needed < (SLOW_START_DEADLINES if self._loading else SLOW_DEADLINES) * seconds:
             return None
         words = f"{self._name} needed {needed:.1f} s up to {child.call or 'its start'}: {SLOWLY}"
         return _soft(words, charged=True)
-
-    def _look_early(self, child: Child, start: float, seconds: float) -> None:
-        """Record what keeps reader or agent from running before the call that began at *start* is watched."""
-        now, step = self._clock.monotonic(), _step(seconds)
-        before = self._early if self._early is not None and self._early.start == start else _Early(start, start)
-        late, held = now - before.last - step, before.held
-        if late < 0:
-            self._early = before
-            return
-        if late > HELD_UP_SECONDS:
-            held = _held_up(late)
-        elif (look := self._surroundings.look(child.pid)) is not None and look.is_held:
-            held = disturbance(look, look, 1.0)
-        self._early = _Early(start, now, held)
-
-    def _look_between(self, child: Child) -> None:
-        """Record that the reader is stopped, frozen or without a processor: it may continue before its deadline."""
-        look, seen = self._surroundings.look(child.pid), self._suspicion
-        if seen is None or look is None:
-            return
-        if look.is_held:
-            self._suspicion = msgspec.structs.replace(seen, held=disturbance(look, look, 1.0))
-            return
-        now = self._clock.monotonic()
-        since, before = seen.resting or (now, look)
-        if look.state != "R" or look.ran_seconds != before.ran_seconds:
-            since, before = now, look
-        held = seen.held or unscheduled(before, look, now - since)
-        self._suspicion = msgspec.structs.replace(seen, held=held, resting=(since, before))
 
     def _unserved(self) -> str:
         """Return another cause than the library for an access to an unmapped address; empty if there is none."""
@@ -517,6 +411,8 @@ class Blame:
             )
         if self._shared:
             return f"it shares {self._shared[0]} with other programs: one may have cut it, or its file system is full"
+        if self._has_huge_pages:
+            return "it has mapped huge pages, and none may have been left: see HugePages_Free in /proc/meminfo"
         return ""
 
     def _scribbled(self, was_told: bool) -> str:
@@ -532,22 +428,6 @@ class Blame:
         words = f"{self._name} {what}; no driver fault is known: report this with the agent's log"
         return Fallen(Failure(FailureKind.READER, words), charged=True)
 
-    def _no_time(self, seen: _Suspicion, kept: bool | None) -> str:
-        if self._heartbeat.failure:
-            return self._heartbeat.failure
-        if kept is None and seen.moved:
-            return SLOWLY
-        if kept is None:
-            return "host overloaded: the agent was delayed; check load, memory and swap of the node"
-        pid = self._heartbeat.pid
-        look = None if pid is None or not self._heartbeat.waits else self._surroundings.look(pid)
-        if look is not None and (look.frozen or look.state in "Tt"):
-            return f"the process that keeps time beside it (process {pid}) is stopped too: continue or thaw both"
-        return (
-            "host overloaded: an idle test process answered only after "
-            f"{self._heartbeat.worst(seen.since):.1f} s; check load, memory and swap of the node"
-        )
-
     def _recent(self) -> list[Fall]:
         if not self._falls:
             return []
@@ -562,6 +442,11 @@ def fault_rows() -> Mapping[str, FaultRow]:
     return {row.fault: row for row in load_table("reader_faults.csv", FaultRow)}
 
 
+def _module(backend: str) -> str:
+    vendor = vendor_of(backend)
+    return (vendor.kernel_module if vendor is not None else None) or ""
+
+
 def _of_users(child: Child) -> CallRow | None:
     return calls_of_users().get(child.call.partition(" ")[0])
 
@@ -574,20 +459,6 @@ def stuck_seconds(deadline_seconds: float, start_deadline_seconds: float) -> flo
 def no_start(backend: str, error: OSError) -> Fallen:
     """Return the failure for a reader of *backend* that could not be started, with the remedy."""
     return _soft(f"the {backend} collector cannot be started: {error}: {start_step(error)}")
-
-
-def _held_up(seconds: float) -> str:
-    return f"host overloaded: the agent was delayed for {seconds:.1f} s; check load and memory of the node"
-
-
-def _lead(seconds: float) -> float:
-    """Return how many seconds before the end of a deadline of *seconds* the watch begins."""
-    return min(SUSPICIOUS_SHARE * seconds, LONGEST_WATCH_SECONDS)
-
-
-def _step(seconds: float) -> float:
-    """Return the interval of the checks before the watch, for a call that may take *seconds*."""
-    return max(EARLY_SECONDS, EARLY_SHARE * seconds)
 
 
 def _while(child: Child) -> str:

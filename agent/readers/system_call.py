@@ -1,13 +1,16 @@
-"""The system call in which a process waits: one on a file or a socket waits for a disk or a program, not for a driver.
+"""The system call in which a process waits: whether it leads to a driver, to a file, to another program or nowhere.
 
-A driver is called through its device nodes in /dev, through its files in /sys and /proc, and through descriptors of its
-own (``anon_inode``). Any other file lies on a disk, and a socket or pipe has another program at its end.
+A driver is called through its device nodes in /dev, through its files in /sys and /proc/driver, and through descriptors
+of its own (``anon_inode``). Any other file lies on a disk, and a socket or pipe has another program at its end.
 """
 
 from __future__ import annotations
 
 import os
 import platform
+import re
+import struct
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from enum import StrEnum
 from functools import lru_cache, partial
@@ -21,25 +24,92 @@ from nodevet.checks.system.files import text_of
 
 from .disk import Disk
 
-OF_DRIVERS = ("/dev/", "/proc/", "/sys/", "anon_inode:")
-IN_MEMORY = ("/dev/shm/", "/dev/mqueue/", "/dev/hugepages/")  # noqa: S108 (compared, not used)
-"""Folders in /dev with files of programs."""
+WAITING = "DSI"
+"""States of a waiting process: FUSE waits are interruptible at first (S), Lustre waits idle (I, TASK_IDLE)."""
 
 OF_PROGRAMS = {"socket:": "a socket", "pipe:": "a pipe"}
 LONGEST_PATH_BYTES = 4096
 MOST_PROCESSES = 100
+MOST_DESCRIPTORS = 1024
 DESCRIPTOR_BITS = 0xFFFFFFFF
 WORKING_FOLDER = -100 & DESCRIPTOR_BITS
 """AT_FDCWD of fcntl.h: a path is relative to the working directory."""
 
+POLLFD = struct.Struct("=ihh")
+"""struct pollfd of poll(2): a descriptor, and the events asked for and found."""
+
+FD_SETS = 3
+"""Arguments of select(2) with sets of descriptors, after their number."""
+
+OF_A_PROCESS = re.compile(r"/proc/(?P<process>\d+|self|thread-self)/")
+POLLED = re.compile(r"^tfd:\s*(\d+)", re.MULTILINE)
+LIFELINE = 0
+"""The agent holds the other end of standard input and writes nothing: no call of a library waits for it."""
+
+
+class Leads(StrEnum):
+    """What a wait leads to."""
+
+    DRIVER = "driver"
+    """A device node, a file or a descriptor of a driver."""
+
+    LIBRARY = "library"
+    """Nothing else: the process computes or sleeps."""
+
+    INSIDE = "inside"
+    """Another thread of the process, or a program that it started."""
+
+    PROGRAM = "program"
+    """A program: of the system, or one that the process itself started."""
+
+    FILE = "file"
+    """A file on a disk, or of another process in /proc."""
+
+    UNKNOWN = "unknown"
+    """A call that no table has, a page fault, or a file whose name is not known."""
+
+    HIDDEN = "hidden"
+    """The kernel does not show the call (proc_pid_syscall(5)): that needs the permission to trace the process."""
+
+
+class Wait(msgspec.Struct, frozen=True):
+    """A wait of a process: what it leads to, in words with the next step, and the kernel's line of its call."""
+
+    leads: Leads
+    words: str = ""
+    line: str = ""
+
+
+COMPUTES = Wait(Leads.LIBRARY)
+AT_REST = Wait(Leads.INSIDE)
+"""A thread that waited for its next work in the same way before the call."""
+
+SLOW_DISK = "check disks and network file systems, and whether one is frozen (fsfreeze)"
+SILENT_PROGRAM = "check the system log and the daemons of the driver"
+NO_WITNESS = "no witness shows that it waits for the driver; see its stack (/proc/PID/stack) as root"
+HIDDEN = Wait(
+    Leads.HIDDEN,
+    "the kernel does not show what it waits for, so that no witness blames the driver: give the agent CAP_SYS_PTRACE, "
+    "and see kernel.yama.ptrace_scope",
+)
+
 
 class _Takes(StrEnum):
+    """What a system call waits for, and how its arguments name it."""
+
     DESCRIPTOR = "descriptor"
     PATH = "path"
+    POLLFDS = "pollfds"
+    FD_SETS = "fd_sets"
+    EPOLL = "epoll"
+    FUTEX = "futex"
+    CHILD = "child"
+    PROGRAM = "program"
+    NOTHING = "nothing"
 
 
-class _FileCall(msgspec.Struct, frozen=True):
-    """A row of reference/file_calls.csv: the numbers of a system call, and which argument names its file."""
+class _Call(msgspec.Struct, frozen=True):
+    """A row of reference/system_calls.csv: the numbers of a system call, and which argument names what it waits for."""
 
     name: str
     x86_64: int | None
@@ -49,32 +119,121 @@ class _FileCall(msgspec.Struct, frozen=True):
     source: str
 
 
-def waits_elsewhere(process: Path, disk: Disk, *, state: str = "S", root: str = "/") -> str | None:
-    """Return which file or program *process*, a folder of /proc, waits for in *state*, with the next step.
+class _Place(msgspec.Struct, frozen=True):
+    """A row of reference/file_places.csv: what a wait for a file whose name begins with ``prefix`` leads to."""
 
-    Empty if it is in no such call, so that the driver may be the cause. None if the kernel does not show the call
-    (proc_pid_syscall(5)): that needs the permission to trace the process. A wait for a program is never in state D.
+    prefix: str
+    leads: Leads
+    source: str
+
+
+def wait_of(process: Path, disk: Disk, *, state: str = "S", root: str = "/") -> Wait:
+    """Return what *process*, a folder of /proc, waits for in *state*; COMPUTES if it does not wait.
+
     The files of a driver may also lie below *root*, the root of the host in a container.
     """
-    words = text_of(process / "syscall").split()
-    if not words:
-        return None
-    number, *arguments = map(_number, words)
+    if state not in WAITING:
+        return COMPUTES
+    line = text_of(process / "syscall").strip()
+    if not line:
+        return HIDDEN
+    number, *arguments = map(_number, line.split())
+    return msgspec.structs.replace(_wait(_Looked(process, disk, state, root), number, arguments), line=line)
+
+
+class _Looked(msgspec.Struct, frozen=True):
+    """A waiting process: its folder of /proc, the disk that answers for its memory, its state and its root."""
+
+    process: Path
+    disk: Disk
+    state: str
+    root: str
+
+    def memory(self, address: int, size_bytes: int) -> bytes | None:
+        """Return up to *size_bytes* of its memory from *address* on; None if they cannot be read.
+
+        A page of it may have to come back from a disk.
+        """
+        return self.disk.ask(partial(_memory_at, self.process, address, size_bytes), None)
+
+    def link(self, descriptor: int) -> str:
+        """Return the name of the file of *descriptor*; empty if there is none."""
+        return link_of(self.process / "fd" / str(descriptor & DESCRIPTOR_BITS))
+
+
+def _wait(looked: _Looked, number: int, arguments: Sequence[int]) -> Wait:
+    if number == RUNNING:
+        return COMPUTES
+    if number == NO_CALL:
+        return Wait(Leads.UNKNOWN, f"a page of its memory: {NO_WITNESS}")
     call = _calls().get(number)
     if call is None or len(arguments) <= call.argument:
-        return ""
-    target = _target(process, call, arguments, disk)
-    inner = "/" + target.removeprefix(root).lstrip("/") if target.startswith("/") else target
-    if inner.startswith(OF_DRIVERS) and not inner.startswith(IN_MEMORY):
-        return ""
+        return Wait(Leads.UNKNOWN, f"system call {number}: {NO_WITNESS}")
+    match call.takes:
+        case _Takes.NOTHING:
+            return COMPUTES
+        case _Takes.CHILD:
+            return Wait(Leads.INSIDE)
+        case _Takes.PROGRAM:
+            return _of_program(looked, call, "an object that programs share")
+        case _Takes.FUTEX:
+            shared = looked.disk.ask(partial(_shared_at, looked.process, arguments[call.argument]), None)
+            if shared is None:
+                return Wait(Leads.UNKNOWN, f"a lock in memory that cannot be looked at: {NO_WITNESS}")
+            return _of_lock(looked, shared) if shared else Wait(Leads.INSIDE)
+        case _Takes.DESCRIPTOR | _Takes.PATH:
+            return _of_target(looked, call, _target(looked, call, arguments))
+        case _:
+            return _first_of(looked, call, _polled(looked, call, arguments))
+
+
+def _first_of(looked: _Looked, call: _Call, descriptors: Iterable[int] | None) -> Wait:
+    """Return what a process waits for that waits for one of *descriptors*: a program, where one of them leads there."""
+    if descriptors is None:
+        return Wait(Leads.UNKNOWN, f"{call.name}: {NO_WITNESS}")
+    waits = [_of_target(looked, call, looked.link(number)) for number in descriptors]
+    for leads in (Leads.PROGRAM, Leads.UNKNOWN, Leads.DRIVER, Leads.INSIDE):
+        if found := next((wait for wait in waits if wait.leads is leads), None):
+            return found
+    return COMPUTES
+
+
+def _of_target(looked: _Looked, call: _Call, target: str) -> Wait:
+    """Return what a *call* on *target*, the name of a file or descriptor, leads to."""
+    if not target:
+        return Wait(Leads.UNKNOWN, f"{call.name} of a file that is not known: {NO_WITNESS}")
     for prefix, kind in OF_PROGRAMS.items():
         if target.startswith(prefix):
-            if state == "D" or _is_inside(process, target):
-                return ""
-            step = "check the system log and the daemons of the driver"
-            return f"{call.name} of {kind} whose program does not answer; {step}"
-    step = "check disks and network file systems, and whether one is frozen (fsfreeze)"
-    return f"{call.name} of the file {sound_text(target)}; {step}" if target else ""
+            is_inside = target == looked.link(LIFELINE) or _is_inside(looked.process, target)
+            return Wait(Leads.INSIDE) if is_inside else _of_program(looked, call, kind)
+    inner = "/" + target.removeprefix(looked.root).lstrip("/") if target.startswith("/") else target
+    named = f"{call.name} of the file {sound_text(target)}"
+    if of_process := OF_A_PROCESS.match(inner):
+        if of_process["process"] in ("self", "thread-self", looked.process.name):
+            return Wait(Leads.INSIDE)
+        return Wait(Leads.FILE, f"{named}; check whether process {of_process['process']} can be ended")
+    match leads := next((row.leads for row in _places() if inner.startswith(row.prefix)), Leads.FILE):
+        case Leads.FILE:
+            return Wait(leads, f"{named}; {SLOW_DISK}")
+        case Leads.PROGRAM:
+            return _of_program(looked, call, sound_text(target))
+        case Leads.UNKNOWN:
+            return Wait(leads, f"{named}: {NO_WITNESS}")
+        case _:
+            return Wait(leads)
+
+
+def _of_program(looked: _Looked, call: _Call, kind: str) -> Wait:
+    """Return the wait for a program. It is never in state D: the kernel holds a process that is."""
+    if looked.state == "D":
+        return Wait(Leads.UNKNOWN, f"{call.name} of {kind}: {NO_WITNESS}")
+    return Wait(Leads.PROGRAM, f"{call.name} of {kind} whose program does not answer; {SILENT_PROGRAM}")
+
+
+def _of_lock(looked: _Looked, shared: str) -> Wait:
+    """Return the wait for a lock in *shared*, a file that is mapped by several programs."""
+    words = f"futex: it shares {sound_text(shared)} with other programs, one of which may hold a lock on it; check them"
+    return Wait(Leads.PROGRAM if looked.state != "D" else Leads.UNKNOWN, words)
 
 
 def _is_inside(process: Path, pipe: str) -> bool:
@@ -82,7 +241,7 @@ def _is_inside(process: Path, pipe: str) -> bool:
     waiting, ends = [process], 0
     for folder in waiting:
         with suppress(OSError):
-            ends += sum(_link(entry) == pipe for entry in (folder / "fd").iterdir())
+            ends += sum(link_of(entry) == pipe for entry in (folder / "fd").iterdir())
         if ends > 1 or len(waiting) > MOST_PROCESSES:
             return True
         children = text_of(folder / "task" / folder.name / "children").split()
@@ -90,46 +249,91 @@ def _is_inside(process: Path, pipe: str) -> bool:
     return False
 
 
-def _target(process: Path, call: _FileCall, arguments: list[int], disk: Disk) -> str:
+def _target(looked: _Looked, call: _Call, arguments: Sequence[int]) -> str:
     """Return the name of the file of *call*; empty if it is not known."""
     if call.takes is _Takes.DESCRIPTOR:
-        return _link(process / "fd" / str(arguments[call.argument] & DESCRIPTOR_BITS))
-    # A page of its memory may have to come back from a disk.
-    path = disk.ask(partial(_path_at, process, arguments[call.argument]), None)
-    if path is None:
+        return looked.link(arguments[call.argument])
+    found = looked.memory(arguments[call.argument], LONGEST_PATH_BYTES)
+    if found is None:
         return ""
+    path = os.fsdecode(found.partition(b"\0")[0])
     folder = arguments[call.argument - 1] & DESCRIPTOR_BITS if call.argument else WORKING_FOLDER
-    start = _link(process / "cwd") if folder == WORKING_FOLDER else _link(process / "fd" / str(folder))
+    start = link_of(looked.process / "cwd") if folder == WORKING_FOLDER else looked.link(folder)
     return os.path.normpath(os.path.join(start, path))  # noqa: PTH118 (a path of another process)
 
 
-def _path_at(process: Path, address: int) -> str | None:
+def _polled(looked: _Looked, call: _Call, arguments: Sequence[int]) -> list[int] | None:
+    """Return the descriptors of which *call* waits for one; None if they are not known."""
+    first = arguments[call.argument]
+    if call.takes is _Takes.EPOLL:
+        known = text_of(looked.process / "fdinfo" / str(first & DESCRIPTOR_BITS))
+        return [int(number) for number in POLLED.findall(known)] if known else None
+    if call.takes is _Takes.POLLFDS:
+        count = min(arguments[call.argument + 1], MOST_DESCRIPTORS)
+        found = looked.memory(first, count * POLLFD.size) if count else b""
+        if found is None or len(found) < count * POLLFD.size:
+            return None
+        return [number for number, _, _ in POLLFD.iter_unpack(found) if number >= 0]
+    count, sets = min(first, MOST_DESCRIPTORS), arguments[call.argument + 1 : call.argument + 1 + FD_SETS]
+    wanted = set[int]()
+    for address in filter(None, sets):
+        found = looked.memory(address, -(-count // 8))
+        if found is None or len(found) * 8 < count:
+            return None
+        wanted |= {number for number in range(count) if found[number // 8] >> number % 8 & 1}
+    return sorted(wanted)
+
+
+def _memory_at(process: Path, address: int, size_bytes: int) -> bytes | None:
+    """Return up to *size_bytes* of the memory of *process* from *address* on; None if it cannot be read."""
     try:
         with (process / "mem").open("rb", buffering=0) as memory:
             memory.seek(address)
-            return os.fsdecode((memory.read(LONGEST_PATH_BYTES) or b"").partition(b"\0")[0])
+            return memory.read(size_bytes)
     except (OSError, ValueError, OverflowError):
         return None
 
 
-def _link(path: Path) -> str:
+def _shared_at(process: Path, address: int) -> str:
+    """Return the file of the memory at *address* of *process* if other programs may share it; empty if not."""
+    for line in text_of(process / "maps").splitlines():
+        first, _, last = line.partition(" ")[0].partition("-")
+        if int(first, 16) <= address < int(last, 16):
+            permissions, path = line.partition(" ")[2][:4], line.partition("/")[2]
+            return "/" + path if permissions.endswith("s") and path and not path.startswith("dev/zero") else ""
+    return ""
+
+
+def link_of(path: Path) -> str:
+    """Return the target of the link *path*; empty if it is gone or may not be read."""
     try:
         return os.readlink(path)  # noqa: PTH115 (the text alone)
     except OSError:
         return ""
 
 
+RUNNING, NO_CALL, NO_NUMBER = -2, -1, -3
+"""What the kernel shows in place of a number: ``running``, and -1 in a page fault or at the end of a process."""
+
+
 def _number(word: str) -> int:
-    """Return the number *word*, decimal or hexadecimal; -1 for ``running``, as the kernel has it for no call."""
+    if word == "running":
+        return RUNNING
     try:
         return int(word, 0)
     except ValueError:
-        return -1
+        return NO_NUMBER
 
 
 @lru_cache(maxsize=1)
-def _calls() -> dict[int, _FileCall]:
+def _calls() -> dict[int, _Call]:
     """Return the calls of this machine by number; none on a machine that the table does not have."""
-    rows = load_table("file_calls.csv", _FileCall)
+    rows = load_table("system_calls.csv", _Call)
     numbers = ((getattr(row, platform.machine(), None), row) for row in rows)
     return {number: row for number, row in numbers if number is not None}
+
+
+@lru_cache(maxsize=1)
+def _places() -> tuple[_Place, ...]:
+    """Return the rows, the longest prefix first."""
+    return tuple(sorted(load_table("file_places.csv", _Place), key=lambda row: -len(row.prefix)))

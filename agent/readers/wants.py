@@ -21,7 +21,7 @@ class Wants:
 
     def __init__(self, surroundings: Surroundings) -> None:
         """Start without any known refusal."""
-        self._around = surroundings
+        self._around = surroundings.shortages
         self._counted: Mapping[str, int] = {}
 
     def look(self) -> None:

@@ -6,7 +6,6 @@ reader whose library was replaced on disk while loaded: part of its calls then g
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import stat
@@ -27,8 +26,9 @@ from nodevet.checks.system.procfs import living_thread
 
 from .cut_short import cut_short
 from .disk import Disk
-from .room import without_room
-from .system_call import waits_elsewhere
+from .kernel_modules import waits_in_module
+from .shortages import OOM_CONTROL, Shortages, limiting_groups, names_of, number_of
+from .system_call import AT_REST, COMPUTES, WAITING, Leads, Wait, link_of, wait_of
 
 STARVED_RATIO = from_table("reader.starved").value
 """A reader that waited for a processor for more than this share of the time was starved."""
@@ -38,56 +38,21 @@ SWAPPED_FAULTS_PER_SECOND = from_table("reader.swapped").value
 
 MAXIMUM_FILES = 500
 
-NO_OVERCOMMIT = "2"
-COMMITTED_RATIO = from_table("reader.want.committed").value
-"""With strict overcommit, memory may have been refused once this share of the commit limit is used."""
-
 UNSCHEDULED_SECONDS = from_table("reader.unscheduled").value
 """A runnable reader that did not run for so long had no processor: a running one is accounted at least each second."""
 
-AVAILABLE_RATIO = from_table("reader.want.available").value
-"""Below this share of available memory, some may have been refused."""
-
 SILENT = "the disk or file server of a library that it has loaded does not answer: check the file systems"
-
-WAITING = "DSI"
-"""States of a waiting process: FUSE waits are interruptible at first (S), Lustre waits idle (I, TASK_IDLE)."""
-
-HIDDEN = (
-    "the kernel does not show what it waits for, so that no witness blames the driver: give the agent CAP_SYS_PTRACE, "
-    "and see kernel.yama.ptrace_scope"
-)
 
 UNNOTED = "its loaded libraries are not known, because their disk did not answer in time; check the file systems"
 
-FILE_PAGES = ("active_file", "inactive_file")
-"""Pages that the kernel reclaims before it refuses memory (cgroup-v2.rst, memory.stat)."""
-
-TASKS_RATIO = from_table("reader.want.used").value
-"""Above this share of the limit of threads, a thread may have been refused."""
-
 MAXIMUM_OTHERS = 100
 
+HUGE_PAGES = re.compile(r" /(?:anon_hugepage|dev/hugepages/)")
 DUMPING = re.compile(r"^CoreDumping:\s*1", re.MULTILINE)
 BLOCKED = re.compile(r"^SigBlk:\s*([0-9a-f]+)", re.MULTILINE)
 CAUGHT = re.compile(r"^SigCgt:\s*([0-9a-f]+)", re.MULTILINE)
-OOM_CONTROL = "memory.oom_control"
 UNDER_OOM = re.compile(r"^under_oom 1", re.MULTILINE)
-NPROC = re.compile(r"^Max processes +(\d+)", re.MULTILINE)
-THREADS = re.compile(r"^Threads:\s*(\d+)", re.MULTILINE)
-USER = re.compile(r"^Uid:\s*(\d+)", re.MULTILINE)
 TRACED = re.compile(r"^TracerPid:\s*[1-9]", re.MULTILINE)
-
-NO_MEMORY = "no memory was left since the last round: {} times"
-REFUSALS = (
-    ("pids", "pids.max", "pids.events", "max", "threads were refused since the last round: {}", "raise TasksMax"),
-    ("memory", "memory.max", "memory.events", "oom", NO_MEMORY, "raise MemoryMax"),
-    ("memory", "memory.limit_in_bytes", OOM_CONTROL, "oom_kill", NO_MEMORY, "raise its limit"),
-)
-"""Counters of cgroups: controller, limit, file and key, message and remedy (cgroup-v2.rst, and version 1).
-
-A file whose name ends with ``local`` counts without the child groups; if it is missing, the other file counts.
-"""
 
 _STATE, _MAJOR_FAULTS = 0, 9
 """Positions in /proc/PID/stat after the command's closing bracket: fields 3 and 12 of proc(5)."""
@@ -108,9 +73,7 @@ class ProcessStatus(msgspec.Struct, frozen=True):
     ``function`` is the kernel function that it waits in, empty if not readable; ``callers`` are its callers, empty
     without the right to read the stack (CAP_SYS_ADMIN). ``held``: it has exited, but its tracer has not released it.
     ``dumping``: a signal ended it, and its memory is being written to a file or a program. ``traced``: another program,
-    such as strace, may stop it at each of its system calls. ``elsewhere`` is the file or program that its system call
-    waits for, with the next step; empty if the driver may be the cause. ``hidden``: it waits, and the kernel shows
-    neither its function nor its system call.
+    such as strace, may stop it at each of its system calls. ``wait`` is what its system call waits for.
     """
 
     state: str
@@ -124,8 +87,7 @@ class ProcessStatus(msgspec.Struct, frozen=True):
     traced: bool = False
     ran_seconds: float | None = None
     full_group: str = ""
-    elsewhere: str = ""
-    hidden: bool = False
+    wait: Wait = COMPUTES
 
     @property
     def is_held(self) -> bool:
@@ -138,6 +100,18 @@ class Other(msgspec.Struct, frozen=True):
 
     pid: int
     name: str
+
+
+class Rest(msgspec.Struct, frozen=True):
+    """A reader between two calls: its waiting threads and programs, by process and call, and its sockets.
+
+    ``ran_seconds`` and ``waited_seconds`` are its times on a processor and without one so far, None if unknown.
+    """
+
+    waits: frozenset[tuple[int, str]] = frozenset()
+    sockets: frozenset[str] = frozenset()
+    ran_seconds: float | None = None
+    waited_seconds: float | None = None
 
 
 class _Frame(StrEnum):
@@ -178,6 +152,7 @@ class Surroundings:
         self._devices = devices
         self._modules = modules
         self._root = root
+        self.shortages = Shortages(proc, cgroups, self.disk)
 
     def look(self, pid: int) -> ProcessStatus | None:
         """Return the state of process *pid*, or of a living thread if the first one has ended; None if it is gone."""
@@ -196,13 +171,10 @@ class Surroundings:
         ran, waited = self._ran_and_waited(pid)
         function, *callers = self._functions(pid)
         state = fields[_STATE]
-        elsewhere = (
-            waits_elsewhere(self._proc / str(pid), self.disk, state=state, root=self._root) if state in WAITING else ""
-        )
         return ProcessStatus(
             state=state,
             frozen=self._is_frozen(pid),
-            major_faults=_number(fields[_MAJOR_FAULTS]) or 0,
+            major_faults=number_of(fields[_MAJOR_FAULTS]) or 0,
             waited_seconds=waited,
             ran_seconds=ran,
             function=function,
@@ -211,25 +183,41 @@ class Surroundings:
             traced=traced,
             dumping=DUMPING.search(status) is not None,
             full_group=self._full_group(pid),
-            elsewhere=elsewhere or "",
-            hidden=elsewhere is None and not function,
+            wait=wait_of(self._proc / str(pid), self.disk, state=state, root=self._root),
         )
 
-    def others(self, pid: int) -> dict[Other, ProcessStatus]:
-        """Return the states of the threads and child processes of *pid*: a call may wait for one of them."""
+    def others(self, pid: int, at_rest: frozenset[tuple[int, str]] = frozenset()) -> dict[Other, ProcessStatus]:
+        """Return the states of the threads and child processes of *pid*: a call may wait for one of them.
+
+        One whose wait is among those *at_rest* waits for work: only state D shows that it was given some.
+        """
         found: dict[Other, ProcessStatus] = {}
         waiting = [pid]
         while waiting and len(found) < MAXIMUM_OTHERS:
             process = waiting.pop()
-            for thread in _names(self._proc / str(process) / "task"):
+            for thread in names_of(self._proc / str(process) / "task"):
                 waiting += [int(child) for child in self._read(process, f"task/{thread}/children").split()]
                 look = None if thread == str(pid) else self.look(int(thread))
-                if look is not None and look.state != "D":
-                    # It rests in a read of a socket or pipe until it has work.
-                    look = msgspec.structs.replace(look, elsewhere="")
+                if look is not None and look.state != "D" and (int(thread), look.wait.line) in at_rest:
+                    look = msgspec.structs.replace(look, wait=AT_REST)
                 if look is not None:
                     found[Other(int(thread), self._read(int(thread), "comm").strip())] = look
         return found
+
+    def rest(self, pid: int) -> Rest:
+        """Return how *pid* is between two calls."""
+        waits = ((other.pid, look.wait.line) for other, look in self.others(pid).items())
+        return Rest(frozenset(wait for wait in waits if wait[1]), self.sockets(pid), *self._ran_and_waited(pid))
+
+    def waits_in_module(self, pid: int, module: str) -> bool:
+        """Return whether *pid* waits in the kernel *module* of a driver."""
+        return waits_in_module(self._proc, pid, module)
+
+    def sockets(self, pid: int) -> frozenset[str]:
+        """Return the sockets that *pid* has open, by the names of the kernel."""
+        folder = self._proc / str(pid) / "fd"
+        names = (link_of(folder / number) for number in names_of(folder))
+        return frozenset(name for name in names if name.startswith("socket:"))
 
     def libraries(self, pid: int) -> dict[str, Stamp | None] | None:
         """Return the loaded libraries of *pid* and its program, each with its stamp, None if it is gone from disk.
@@ -293,6 +281,10 @@ class Surroundings:
                 found.append(path)
         return tuple(found)
 
+    def huge_pages(self, pid: int) -> bool:
+        """Return whether *pid* has mapped huge pages: one that cannot be had ends it by SIGBUS (hugetlbpage.rst)."""
+        return self.disk.ask(lambda: HUGE_PAGES.search(self._read(pid, "maps")) is not None, False)
+
     def stands_still(self, pid: int) -> bool:
         """Return whether a thread of *pid* is in the crash handler, which runs once.
 
@@ -300,7 +292,7 @@ class Surroundings:
         """
         status = self._read(pid, "status")
         met = [number for number in CRASHES if not _has_signal(CAUGHT, status, number)]
-        threads = [self._read(pid, f"task/{thread}/status") for thread in _names(self._proc / str(pid) / "task")]
+        threads = [self._read(pid, f"task/{thread}/status") for thread in names_of(self._proc / str(pid) / "task")]
         return any(_has_signal(BLOCKED, thread, number) for thread in threads for number in met)
 
     def preloaded(self) -> str:
@@ -318,124 +310,19 @@ class Surroundings:
         closed = closed_nodes(backend, self._devices, self._modules)
         return closed or (driver_at_work(backend, self._modules) if kind is FailureKind.NO_DRIVER else "")
 
-    def memory_shortage(self, scarce_bytes: float = math.inf) -> str:
-        """Return that memory is scarce, in the machine or under a cgroup's limit; empty if it is not.
-
-        The limit of scarcity is at most *scarce_bytes*.
-        """
-        rows = (line.split() for line in text_of(self._proc / "meminfo").splitlines())
-        found = {row[0]: _number(row[1]) for row in rows if len(row) > 1}
-        available, total = found.get("MemAvailable:"), found.get("MemTotal:")
-        if (
-            available is not None
-            and total is not None
-            and available < min(AVAILABLE_RATIO * total, scarce_bytes / 1024)
-        ):
-            return f"{available} of {total} kB of memory are available: see free -m and journalctl -k"
-        for group in self._groups("memory", "memory.max", "memory.limit_in_bytes"):
-            for used, limit in (("current", "max"), ("usage_in_bytes", "limit_in_bytes")):
-                taken, most = (_number(text_of(group / f"memory.{name}").strip()) for name in (used, limit))
-                now = None if taken is None else max(0, taken - _cached(group))
-                if now is not None and most is not None and most - now < _hardly(most, scarce_bytes):
-                    return f"{now} of {most} bytes are taken ({group}/memory.{limit}): raise that limit"
-        return ""
-
-    def descriptor_shortage(self) -> str:
-        """Return that file descriptors are scarce in the machine; empty if they are not."""
-        used, _, most = (_number(word) for word in (*text_of(self._proc / "sys/fs/file-nr").split(), "", "", "")[:3])
-        if used is not None and most is not None and used >= TASKS_RATIO * most:
-            return f"{used} of {most} files are open: raise fs.file-max"
-        return ""
-
-    def space_shortage(self, files: Iterable[str] = ()) -> str:
-        """Return that a disk that libraries write to, or of one of *files*, is full; empty if none is."""
-        return self.disk.ask(partial(without_room, tuple(files)), "")
-
-    def refusals(self) -> dict[str, int]:
-        """Return how often the cgroups refused memory and threads so far, by message."""
-        found: dict[str, int] = {}
-        for controller, limit, file, key, words, step in REFUSALS:
-            for group in self._groups(controller, limit):
-                counts = group / f"{file}.local" if (group / f"{file}.local").exists() else group / file
-                rows = (line.split() for line in text_of(counts).splitlines())
-                numbers = [number for row in rows if row[:1] == [key] and (number := _number(row[-1])) is not None]
-                found.update({f"{words} ({counts}): {step}": number for number in numbers})
-        return found
-
-    def commit_shortage(self) -> str:
-        """Return that the commit limit (strict overcommit) is nearly used; empty if not."""
-        if text_of(self._proc / "sys/vm/overcommit_memory").strip() != NO_OVERCOMMIT:
-            return ""
-        rows = (line.split() for line in text_of(self._proc / "meminfo").splitlines())
-        found = {row[0]: _number(row[1]) for row in rows if len(row) > 1}
-        committed, limit = found.get("Committed_AS:"), found.get("CommitLimit:")
-        if committed is None or limit is None or committed < COMMITTED_RATIO * limit:
-            return ""
-        return (
-            f"memory may have been refused to it: {committed} of {limit} kB are committed (/proc/meminfo), and "
-            "vm.overcommit_memory is 2: end the programs that reserve so much"
-        )
-
-    def task_shortage(self) -> str:
-        """Return that threads are scarce, or that no more can be started; empty if not."""
-        counted = text_of(self._proc / "loadavg").split()
-        threads = _number(counted[3].partition("/")[2]) if len(counted) > 3 else None
-        limits = (_number(text_of(self._proc / "sys/kernel" / name).strip()) for name in ("pid_max", "threads-max"))
-        limit = min((limit for limit in limits if limit is not None), default=None)
-        if threads is not None and limit is not None and threads >= TASKS_RATIO * limit:
-            return f"it may have been refused a thread: {threads} of {limit} exist: see kernel.pid_max and threads-max"
-        for group in self._groups("pids", "pids.max"):
-            now, most = (_number(text_of(group / name).strip()) for name in ("pids.current", "pids.max"))
-            if now is not None and most is not None and now >= TASKS_RATIO * most:
-                return f"it may have been refused a thread: {now} of {most} exist ({group}/pids.max): raise TasksMax"
-        return self._users_shortage(threads)
-
-    def _users_shortage(self, threads: int | None) -> str:
-        """Return that this process's user can start no more threads; *threads* is the number of all users' threads.
-
-        Root has no such limit (getrlimit(2), RLIMIT_NPROC).
-        """
-        user = _user(self._read("self", "status"))
-        soft = next(iter(NPROC.findall(self._read("self", "limits"))), "")
-        most = _number(soft)
-        if user in ("", "0") or most is None or threads is None or threads < TASKS_RATIO * most:
-            return ""
-        texts = (self._read(pid, "status") for pid in _names(self._proc))
-        own = sum(int(number) for text in texts if _user(text) == user for number in THREADS.findall(text))
-        if own < TASKS_RATIO * most:
-            return ""
-        return f"it may have been refused a thread: its user has {own} of {most} (ulimit -u): raise LimitNPROC"
-
     def _full_group(self, pid: int) -> str:
         """Return which file shows that the cgroup of *pid* is out of memory with the OOM killer off; empty if none.
 
         Child groups of such a group show it too (cgroup-v1/memory.rst, oom_control).
         """
-        for group in self._groups("memory", OOM_CONTROL, pid=pid)[:1]:
+        for group in limiting_groups(self._proc, self._cgroups, "memory", OOM_CONTROL, pid=pid)[:1]:
             if UNDER_OOM.search(text_of(group / OOM_CONTROL)):
                 return str(group / OOM_CONTROL)
         return ""
 
-    def _groups(self, controller: str, *limits: str, pid: int | str = "self") -> tuple[Path, ...]:
-        """Return the folders of the cgroups that limit *pid* (default: this process and its readers), inner ones first.
-
-        Each contains one of the files *limits*. A container may see its own group as the top.
-        """
-        for line in self._read(pid, "cgroup").splitlines():
-            _, _, rest = line.partition(":")
-            controllers, _, path = rest.partition(":")
-            if controllers == "" or controller in controllers.split(","):
-                top = self._cgroups / controllers
-                inner = top / path.lstrip("/")
-                if any((inner / name).exists() for name in limits):
-                    return (inner, *(group for group in inner.parents if top in group.parents))
-                if not inner.exists() and any((top / name).exists() for name in limits):
-                    return (top,)
-        return ()
-
     def _ran_and_waited(self, pid: int) -> tuple[float | None, float | None]:
         fields = self._read(pid, "schedstat").split()
-        ran, waited = (_number(fields[0]), _number(fields[1])) if len(fields) == 3 else (None, None)
+        ran, waited = (number_of(fields[0]), number_of(fields[1])) if len(fields) == 3 else (None, None)
         return None if ran is None else ran / 1e9, None if waited is None else waited / 1e9
 
     def _is_frozen(self, pid: int) -> bool:
@@ -483,8 +370,8 @@ def disturbance(before: ProcessStatus | None, after: ProcessStatus | None, secon
         )
     if after.state in WAITING and (wait := _wait_of(after)):
         return f"it waits in {wait}; check disks, network file systems and memory"
-    if after.state in WAITING and after.elsewhere:
-        return f"it waits in {after.elsewhere}"
+    if after.state in WAITING and after.wait.leads is Leads.FILE:
+        return f"it waits in {after.wait.words}"
     faults = after.major_faults - before.major_faults
     if faults > SWAPPED_FAULTS_PER_SECOND * max(seconds, 1.0):
         return f"it was swapped out: {faults} pages came back from disk in {seconds:.1f} s; check memory and swap"
@@ -534,16 +421,6 @@ def stamp(path: str) -> Stamp | None:
     return Stamp(status.st_ino, status.st_size, status.st_mtime_ns)
 
 
-def _cached(group: Path) -> int:
-    """Return how many bytes of a *group* are page cache: it fills any limit in time, and is reclaimed at once.
-
-    Version 2 of cgroups includes child groups in each number, version 1 in those that begin with ``total_``.
-    """
-    rows = (line.split() for line in text_of(group / "memory.stat").splitlines())
-    found = {row[0]: _number(row[1]) or 0 for row in rows if len(row) > 1}
-    return sum(found.get(f"total_{name}", found.get(name, 0)) for name in FILE_PAGES)
-
-
 def _wait_of(look: ProcessStatus) -> str:
     """Return the function that a process waits in and its meaning; empty if the driver may be the cause.
 
@@ -566,25 +443,3 @@ def _has_signal(mask: re.Pattern[str], status: str, number: int) -> bool:
     """Return whether the signal *mask* in a process's *status* has the bit of *number*."""
     found = mask.search(status)
     return found is not None and bool(int(found.group(1), 16) >> (number - 1) & 1)
-
-
-def _hardly(total_bytes: int, scarce_bytes: float) -> float:
-    """Return the limit of scarcity in bytes: a share of *total_bytes*, at most *scarce_bytes*."""
-    return min(AVAILABLE_RATIO * total_bytes, scarce_bytes)
-
-
-def _user(status: str) -> str:
-    """Return the user ID of the process with this *status*; empty if it is missing."""
-    return next(iter(USER.findall(status)), "")
-
-
-def _names(folder: Path) -> list[str]:
-    """Return the numeric names below *folder*; none if it is gone."""
-    try:
-        return [name for name in os.listdir(folder) if name.isdigit()]  # noqa: PTH208 (names are what is wanted)
-    except OSError:
-        return []
-
-
-def _number(text: str) -> int | None:
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else None

@@ -122,6 +122,9 @@ class Child:
                     ctypes.string_at(0)
             case "touch":
                 self._shared[0] = 1
+            case "poll_lock":  # asks again and again, as a lock with a limit of time does
+                while not self._shared[-1]:
+                    time.sleep(0.01)
             case "lock":  # as AMD SMI does in each call of a board
                 mutex = ctypes.c_char.from_buffer(self._shared)
                 ctypes.CDLL(None).pthread_mutex_lock(ctypes.byref(mutex))
