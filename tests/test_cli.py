@@ -272,6 +272,21 @@ def test_explain_says_what_a_word_means(alone: CommandLine, words: list[str], sa
     assert [part for part in said if part not in text] == []
 
 
+def test_every_refusal_says_what_to_type(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """An unknown name, a missing argument and a missing file are each answered with a next step."""
+    monkeypatch.setenv("RUNTIME_DIRECTORY", "/nowhere")
+    for words, said in (
+        (["explain", "foo"], "is not a code, check or quantity; give one such as xid 79"),
+        (["explain"], "the following arguments are required: NAME"),
+        (["config"], "the following arguments are required: {check,show}"),
+        (["slurm"], "the following arguments are required: check;"),
+        (["readings"], "the following arguments are required: {check,schema}"),
+        (["report", "render", "/nowhere"], "give a readable file, or - for standard input"),
+    ):
+        assert cli.main(words) == exits.USAGE
+        assert said in capsys.readouterr().err
+
+
 def test_shown_configuration_is_one_that_is_accepted(alone: CommandLine, tmp_path: Path) -> None:
     """What `config show` prints may be saved and used as it is."""
     digest = alone("config", "check").split()[-1]

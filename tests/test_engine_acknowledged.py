@@ -571,6 +571,16 @@ def test_a_number_that_two_boards_have_is_refused_with_what_to_type() -> None:
         node.ask(code=FAILED, device="gpu0", note="n")
 
 
+def test_a_code_without_its_device_is_refused_with_the_findings_of_that_code() -> None:
+    """Among many findings, those that can be meant are named; a code that none has is answered with all."""
+    node = Node()
+    node.look(first=BROKEN)
+    with pytest.raises(UsageError, match=f"no finding {FAILED} on node; choose one of {FAILED} --device {GPU}"):
+        node.ask(code=FAILED, device="node", note="n")
+    with pytest.raises(UsageError, match=f"no finding nothing on node; findings now: .*{FAILED} --device {GPU}"):
+        node.ask(code="nothing", device="node", note="n")
+
+
 def test_only_root_says_on_whose_behalf_it_acts() -> None:
     """Another caller is who the kernel says it is."""
     node = Node()

@@ -43,7 +43,9 @@ def content(name: str, command: str) -> bytes:
         return sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
     except OSError as error:
         shown = "standard input" if name == "-" else name
-        raise UsageError(f"{command}: {shown} cannot be read: {error.strerror}") from error
+        raise UsageError(
+            f"{command}: {shown} cannot be read: {error.strerror}; give a readable file, or - for standard input"
+        ) from error
 
 
 def configuration(

@@ -18,7 +18,10 @@ SUMMARY = "validate or show the configuration"
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``nodevet config``."""
     parser.add_argument(
-        "verb", choices=("check", "show"), help="check: validate the file; show: print the active configuration"
+        "verb",
+        metavar="{check,show}",
+        choices=("check", "show"),
+        help="check: validate the file; show: print the active configuration",
     )
     options.add_places(parser)
 

@@ -22,7 +22,9 @@ SUMMARY = "explain a code, a check or a quantity"
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``nodevet explain``."""
-    parser.add_argument("words", nargs="+", help="for example: xid 79, sxid 20034, device.lost, thermal, power_watts")
+    parser.add_argument(
+        "words", nargs="+", metavar="NAME", help="for example: xid 79, sxid 20034, device.lost, thermal, power_watts"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -36,9 +38,8 @@ def run(arguments: argparse.Namespace) -> int:
             return exits.OK
     known = [*known_codes(), *declared_rules(), *(declared.name for declared in installed()), *QUANTITIES]
     near = difflib.get_close_matches(name, known, 3)
-    raise UsageError(
-        f"explain: {name!r} is not a code, check or quantity" + (f", did you mean {', '.join(near)}?" if near else "")
-    )
+    hint = f", did you mean {', '.join(near)}?" if near else "; give one such as xid 79, thermal or power_watts"
+    raise UsageError(f"explain: {name!r} is not a code, check or quantity{hint}")
 
 
 def _event(name: str) -> str | None:

@@ -30,7 +30,10 @@ SUMMARY = "validate the readings that a command of the site prints"
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``nodevet readings``."""
     parser.add_argument(
-        "verb", choices=("check", "schema"), help="check: validate the output; schema: print the JSON Schema"
+        "verb",
+        metavar="{check,schema}",
+        choices=("check", "schema"),
+        help="check: validate the output; schema: print the JSON Schema",
     )
     parser.add_argument("file", nargs="?", metavar="FILE", help="check only: saved output; - for standard input")
     parser.add_argument("--command", metavar="NAME", help="check only: run this configured command instead")

@@ -42,7 +42,7 @@ ELSEWHERE = (
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``nodevet slurm``."""
-    parser.add_argument("verb", choices=("check",), help="check: run all checks, change nothing")
+    parser.add_argument("verb", metavar="check", choices=("check",), help="check: run all checks, change nothing")
     parser.add_argument("--scripts", metavar="DIR", default=FOLDER, help=f"folder of the scripts (default: {FOLDER})")
     parser.add_argument("--node", action="store_true", help="only check this node; SLURM is not queried")
     options.add_json(parser)

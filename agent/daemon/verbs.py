@@ -183,6 +183,9 @@ def _find(snapshot: Snapshot, wanted: AckArguments) -> Episode:
     if matches:
         choices = ", ".join(command_words(episode.key) for episode in matches)
         raise UsageError(f"ack: {wanted.code} on {wanted.device} stands for several findings: choose one of {choices}")
+    same = ", ".join(command_words(key) for key in known if key.code == wanted.code)
+    if same:
+        raise UsageError(f"ack: no finding {wanted.code} on {wanted.device}; choose one of {same}")
     typed = ", ".join(map(command_words, known)) or "none"
     raise UsageError(f"ack: no finding {wanted.code} on {wanted.device}; findings now: {typed}")
 

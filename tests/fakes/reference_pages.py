@@ -145,20 +145,22 @@ def _wrong_result_words(row: ClearingRow) -> list[str]:
 
 def clearing_page(_repository: Path) -> str:
     """What ends a finding, by its class."""
-    lines = _head("What ends a finding", "checks/reference/clearing.csv")
+    lines = _head("How a finding clears", "checks/reference/clearing.csv")
     lines += [
-        "A finding ends by the evidence that its class asks for, never by age and never by a restart. What the classes",
-        "are for is explained under [verdict](../explanation/verdict.md). Whatever the class, `nodevet ack` stops a",
-        "finding from counting until it needs a more severe action, or ends and returns (`--until` covers its",
-        "return too). One good look also ends an acknowledged finding of a class that good looks never end, but for a",
-        "wrong result, also one that asks for replacement.",
+        "A finding clears on the evidence that its class requires, never by age and never by a restart.",
+        "[Verdict](../explanation/verdict.md#how-a-finding-clears) explains the classes. In every class, a finding",
+        "that a person acknowledged (`nodevet ack`) does not count, until it needs a more severe action, or clears",
+        "and occurs again. With `--until`, it also does not count if it occurs again before that time.",
+        "",
+        "*Never* in the table applies while the finding counts. While it is acknowledged, one good sample clears it,",
+        "except for a wrong result and for the replacement that a second wrong result asks for.",
         "",
     ]
     rows = clearing_table().values()
     lines += _table(
         (
             "Class",
-            "Good looks in a row",
+            "Good samples in a row",
             "Passed re-test",
             "Another serial in its place",
             "Its process ended",
@@ -199,12 +201,12 @@ def _damping_lines() -> list[str]:
     return [
         f"A condition opens at once. After {row.reopenings} returns in {row.window_seconds / 3600:g} h it stays open as"
         f" `flapping, n times` for {row.first_hold_seconds / 60:g} min,",
-        f"however good it looks, and each time it returns after that for {row.factor:g} times as long, up to"
-        f" {row.longest_hold_seconds / 3600:g} h. It ends with its good looks once",
-        "that time is over, and is forgotten when it was quiet for as long, or an hour. A hard failure, which may",
-        "close the gate, is never held open, and neither is what could not be measured. Times are those of the boot; a",
-        "restart of the agent changes nothing, a reboot begins anew. An error of an application is held open",
-        "alike, where processes fail one after the other.",
+        f"even if its samples are good. Each later return makes this time {row.factor:g} times as long, up to"
+        f" {row.longest_hold_seconds / 3600:g} h.",
+        "The finding clears on good samples once that time is over. Its returns are forgotten when it was absent for",
+        "as long, at least an hour. A hard failure, which may close the gate, is never held open, and neither is an",
+        "unmeasured finding. Times are those of the boot; a restart of the agent changes nothing, a reboot begins",
+        "anew. An error of an application is held open alike, where processes fail one after the other.",
         "",
         f"Source: {row.source}",
     ]
