@@ -1577,8 +1577,11 @@ def test_a_wait_that_ended_before_the_deadline_excuses_its_call(
     bench.close()
 
 
-def test_a_processor_that_was_away_until_the_watch_began_excuses_a_call(tmp_path: Path) -> None:
+def test_a_processor_that_was_away_until_the_watch_began_excuses_a_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The kernel adds a wait for a processor when it is over: between the last look before the watch and its first."""
+    monkeypatch.setattr("nodevet.agent.readers.call_watch.EARLY_SECONDS", 0.7)
     bench, around = for_a_while(tmp_path, 0.0, 0.49)
     around.meanwhile = ProcessStatus("R", False, 0, waited_seconds=0.0, ran_seconds=1.0)
     around.after = ProcessStatus("R", False, 0, waited_seconds=2.4, ran_seconds=1.1)

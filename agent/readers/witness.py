@@ -89,11 +89,6 @@ class ProcessStatus(msgspec.Struct, frozen=True):
     full_group: str = ""
     wait: Wait = COMPUTES
 
-    @property
-    def is_held(self) -> bool:
-        """Return whether the process may not continue: it or its group was stopped."""
-        return self.frozen or self.state in "Tt" or (bool(self.full_group) and self.state != "R")
-
 
 class Other(msgspec.Struct, frozen=True):
     """A thread or child process of a reader: its number in /proc, and its name."""
