@@ -818,10 +818,10 @@ QUIET = ProcessStatus(state="S", frozen=False, major_faults=100, waited_seconds=
         ({"state": "D", "function": "path_openat"}, "another program waits for the disk of the same folder"),
         ({"state": "S", "function": "unix_wait_for_peer"}, "another program that does not read its socket"),
         (
-            {"state": "D", "wait": Wait(Leads.FILE, "write of the file /x; check disks")},
+            {"state": "D", "wait": Wait(Leads.FILE, "it waits in write of the file /x; check disks")},
             "it waits in write of the file /x",
         ),
-        ({"state": "R", "wait": Wait(Leads.FILE, "write of the file /x; check disks")}, ""),
+        ({"state": "R", "wait": Wait(Leads.FILE, "it waits in write of the file /x; check disks")}, ""),
         ({"state": "S", "wait": Wait(Leads.PROGRAM, "recvfrom of a socket")}, ""),
         ({"state": "S", "wait": Wait(Leads.DRIVER)}, ""),
     ],
@@ -1535,7 +1535,7 @@ class ForAWhile(Told):
 
     began = 0.0
     seconds = (0.0, 0.0)
-    meanwhile = ProcessStatus("S", False, 0, 0.0, wait=Wait(Leads.PROGRAM, "recv of a socket"))
+    meanwhile = ProcessStatus("S", False, 0, 0.0, wait=Wait(Leads.PROGRAM, "it waits in recv of a socket"))
     after = ProcessStatus("S", False, 0, 0.0, wait=Wait(Leads.DRIVER))
 
     def look(self, pid: int) -> ProcessStatus | None:
@@ -1568,7 +1568,7 @@ def test_a_wait_that_ended_before_the_deadline_excuses_its_call(
 ) -> None:
     """The driver had only the rest of the deadline. A wait of which nothing is known excuses only at the deadline."""
     bench, around = for_a_while(tmp_path, first, last)
-    around.meanwhile = msgspec.structs.replace(around.meanwhile, wait=Wait(leads, "recv of a socket"))
+    around.meanwhile = msgspec.structs.replace(around.meanwhile, wait=Wait(leads, "it waits in recv of a socket"))
     hang(bench)
     bench.pass_time(DEADLINE)
     bench.until_state(ReaderState.HUNG)
@@ -1607,7 +1607,9 @@ def test_a_wait_in_the_module_of_the_driver_counts(
         return is_drivers
 
     monkeypatch.setattr(around, "waits_in_module", waits_in_module)
-    around.after = ProcessStatus("D", False, 0, 0.0, wait=Wait(Leads.UNKNOWN, "close of a file that is not known"))
+    around.after = ProcessStatus(
+        "D", False, 0, 0.0, wait=Wait(Leads.UNKNOWN, "it waits in close of a file that is not known")
+    )
     hang(bench)
     bench.pass_time(DEADLINE)
     bench.until_state(ReaderState.HUNG)

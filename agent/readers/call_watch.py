@@ -165,7 +165,7 @@ class CallWatch:
         if wait.leads is Leads.UNKNOWN and self._module and self._surroundings.waits_in_module(child.pid, self._module):
             return ""
         if wait.words:
-            return f"it waits in {wait.words}"
+            return wait.words
         if look.status.state != "D" and (files := self._surroundings.shared(child.pid)):
             return f"it shares {files[0]} with other programs, one of which may hold a lock on it"
         return ""
@@ -243,7 +243,7 @@ class CallWatch:
         if look.status is None or not child.in_call:  # at rest it waits for the agent
             return ""
         wait = self._wait(child, look, look.status)
-        return f"it waits in {wait.words}" if wait.leads in ELSEWHERE else ""
+        return wait.words if wait.leads in ELSEWHERE else ""
 
 
 def _between(first: _Look, last: _Look) -> str:

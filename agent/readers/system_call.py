@@ -165,10 +165,10 @@ def _wait(looked: _Looked, number: int, arguments: Sequence[int]) -> Wait:
     if number == RUNNING:
         return COMPUTES
     if number == NO_CALL:
-        return Wait(Leads.UNKNOWN, f"a page of its memory: {NO_WITNESS}")
+        return Wait(Leads.UNKNOWN, f"it waits for a page of its memory: {NO_WITNESS}")
     call = _calls().get(number)
     if call is None or len(arguments) <= call.argument:
-        return Wait(Leads.UNKNOWN, f"system call {number}: {NO_WITNESS}")
+        return Wait(Leads.UNKNOWN, f"it waits in system call {number}: {NO_WITNESS}")
     match call.takes:
         case _Takes.NOTHING:
             return COMPUTES
@@ -179,7 +179,7 @@ def _wait(looked: _Looked, number: int, arguments: Sequence[int]) -> Wait:
         case _Takes.FUTEX:
             shared = looked.disk.ask(partial(_shared_at, looked.process, arguments[call.argument]), None)
             if shared is None:
-                return Wait(Leads.UNKNOWN, f"a lock in memory that cannot be looked at: {NO_WITNESS}")
+                return Wait(Leads.UNKNOWN, f"it waits for a lock in memory that cannot be read: {NO_WITNESS}")
             return _of_lock(looked, shared) if shared else Wait(Leads.INSIDE)
         case _Takes.DESCRIPTOR | _Takes.PATH:
             return _of_target(looked, call, _target(looked, call, arguments))
@@ -190,7 +190,7 @@ def _wait(looked: _Looked, number: int, arguments: Sequence[int]) -> Wait:
 def _first_of(looked: _Looked, call: _Call, descriptors: Iterable[int] | None) -> Wait:
     """Return what a process waits for that waits for one of *descriptors*: a program, where one of them leads there."""
     if descriptors is None:
-        return Wait(Leads.UNKNOWN, f"{call.name}: {NO_WITNESS}")
+        return Wait(Leads.UNKNOWN, f"it waits in {call.name}: {NO_WITNESS}")
     waits = [_of_target(looked, call, looked.link(number)) for number in descriptors]
     for leads in (Leads.PROGRAM, Leads.UNKNOWN, Leads.DRIVER, Leads.INSIDE):
         if found := next((wait for wait in waits if wait.leads is leads), None):
@@ -201,13 +201,13 @@ def _first_of(looked: _Looked, call: _Call, descriptors: Iterable[int] | None) -
 def _of_target(looked: _Looked, call: _Call, target: str) -> Wait:
     """Return what a *call* on *target*, the name of a file or descriptor, leads to."""
     if not target:
-        return Wait(Leads.UNKNOWN, f"{call.name} of a file that is not known: {NO_WITNESS}")
+        return Wait(Leads.UNKNOWN, f"it waits in {call.name} of a file that is not known: {NO_WITNESS}")
     for prefix, kind in OF_PROGRAMS.items():
         if target.startswith(prefix):
             is_inside = target == looked.link(LIFELINE) or _is_inside(looked.process, target)
             return Wait(Leads.INSIDE) if is_inside else _of_program(looked, call, kind)
     inner = "/" + target.removeprefix(looked.root).lstrip("/") if target.startswith("/") else target
-    named = f"{call.name} of the file {sound_text(target)}"
+    named = f"it waits in {call.name} of the file {sound_text(target)}"
     if of_process := OF_A_PROCESS.match(inner):
         if of_process["process"] in ("self", "thread-self", looked.process.name):
             return Wait(Leads.INSIDE)
@@ -226,13 +226,13 @@ def _of_target(looked: _Looked, call: _Call, target: str) -> Wait:
 def _of_program(looked: _Looked, call: _Call, kind: str) -> Wait:
     """Return the wait for a program. It is never in state D: the kernel holds a process that is."""
     if looked.state == "D":
-        return Wait(Leads.UNKNOWN, f"{call.name} of {kind}: {NO_WITNESS}")
-    return Wait(Leads.PROGRAM, f"{call.name} of {kind} whose program does not answer; {SILENT_PROGRAM}")
+        return Wait(Leads.UNKNOWN, f"it waits in {call.name} of {kind}: {NO_WITNESS}")
+    return Wait(Leads.PROGRAM, f"it waits in {call.name} of {kind} whose program does not answer; {SILENT_PROGRAM}")
 
 
 def _of_lock(looked: _Looked, shared: str) -> Wait:
     """Return the wait for a lock in *shared*, a file that is mapped by several programs."""
-    words = f"futex: it shares {sound_text(shared)} with other programs, one of which may hold a lock on it; check them"
+    words = f"it shares {sound_text(shared)} with other programs, one of which may hold a lock on it; check them"
     return Wait(Leads.PROGRAM if looked.state != "D" else Leads.UNKNOWN, words)
 
 

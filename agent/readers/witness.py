@@ -366,7 +366,7 @@ def disturbance(before: ProcessStatus | None, after: ProcessStatus | None, secon
     if after.state in WAITING and (wait := _wait_of(after)):
         return f"it waits in {wait}; check disks, network file systems and memory"
     if after.state in WAITING and after.wait.leads is Leads.FILE:
-        return f"it waits in {after.wait.words}"
+        return after.wait.words
     faults = after.major_faults - before.major_faults
     if faults > SWAPPED_FAULTS_PER_SECOND * max(seconds, 1.0):
         return f"it was swapped out: {faults} pages came back from disk in {seconds:.1f} s; check memory and swap"
