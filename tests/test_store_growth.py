@@ -6,6 +6,7 @@ import contextlib
 import errno
 import json
 import os
+import select
 import shutil
 import signal
 import sqlite3
@@ -773,6 +774,23 @@ def test_an_agent_goes_on_without_a_store_until_there_is_one(tmp_path: Path) -> 
     assert {entry.key.code for entry in after.load_episodes()} == {"nvidia.xid.79", "memory.uncorrected", "thermal.hot"}
     assert after.load_memory() == {"round": b"42", "release": b"1"}
     after.close()
+
+
+def test_the_bell_rings_only_for_a_round_that_is_awaited(tmp_path: Path) -> None:
+    """Each ring is a turn of the main loop, with cold caches; readings alone change the store in every round."""
+    with Journal(configuration(tmp_path), SystemClock()) as journal:
+        journal.restore(plain_engine())
+        for number, changed, rings in ((1, (), False), (2, (episode(),), True), (3, (), False), (4, (), False)):
+            journal.keep_round(changed, {"times": b"%d" % number})
+            assert journal._writer.flush(5)
+            assert wait_for(lambda: is_rung(journal)) if rings else not is_rung(journal)
+            journal.answer()
+        assert not is_rung(journal)
+
+
+def is_rung(journal: Journal) -> bool:
+    """Return whether the main loop would wake for *journal*."""
+    return bool(select.select([journal.bell], [], [], 0)[0])
 
 
 def test_a_lost_database_fails_the_store_for_one_round_on_every_surface(tmp_path: Path) -> None:

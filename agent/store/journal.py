@@ -110,7 +110,8 @@ class Journal:
         self._has_result = False
         self._told = ""
         self.bell = -1
-        """The descriptor that becomes readable when an attempt to write has ended; ``answer`` silences it."""
+        """The descriptor that becomes readable when an awaited round was tried to write; ``answer`` silences it."""
+        self._awaited = self._rung = 0
 
     def __enter__(self) -> Self:
         """Take lock and store.
@@ -216,6 +217,15 @@ class Journal:
             os.eventfd_read(self.bell)
 
     def _ring(self) -> None:
+        """Ring where somebody waits for what was tried: a turn of the main loop for any other round is needless.
+
+        Called by the writer's thread. A ticket that becomes known only after its attempt is asked for at once.
+        """
+        awaited = self._awaited
+        if awaited == self._rung or (keeping := self.keeping(awaited)) is Keeping.WAITING:
+            return
+        if keeping is Keeping.KEPT:
+            self._rung = awaited
         os.eventfd_write(self.bell, 1)
 
     def keep_round(self, changes: Iterable[Episode], memory: Mapping[str, bytes]) -> int | None:
@@ -232,6 +242,8 @@ class Journal:
         self._writer.shown(self._told)
         ticket = self._writer.submit_round(lasting, memory, time=self._clock.instant())
         self._remember_ends(lasting, ticket)
+        if is_news:
+            self._awaited = ticket
         return ticket if is_news else None
 
     def _remember_ends(self, changes: Iterable[Episode], ticket: int) -> None:
