@@ -51,6 +51,7 @@ class Services:
         """Drive *services* in their order."""
         self._services = tuple(services)
         self._guard = guard
+        self._taking_part: dict[str, tuple[Service, ...]] = {}
 
     def tick(self) -> None:
         """Let each do what is due."""
@@ -79,7 +80,7 @@ class Services:
 
     def memory(self) -> dict[str, bytes]:
         """Return what they must be given after a restart, by their names."""
-        names = (service.name for service in self._services)
+        names = (service.name for service in self._parts("memory"))
         kept = zip(names, self._each("memory", lambda service: service.memory, None), strict=True)
         return {name: memory for name, memory in kept if memory is not None}
 
@@ -94,8 +95,16 @@ class Services:
         """Return what *ask* gets of each, in their order; of one that raises it is what is *otherwise*."""
         return [
             self._guard.run(f"{service.name}: {function}", partial(ask, service), lambda: otherwise)
-            for service in self._services
+            for service in self._parts(function)
         ]
+
+    def _parts(self, function: str) -> tuple[Service, ...]:
+        """Return the services that have a *function* of their own: two calls of each turn would ask all in vain."""
+        if function not in self._taking_part:
+            nothing = getattr(Service, function)
+            own = (service for service in self._services if getattr(type(service), function, None) is not nothing)
+            self._taking_part[function] = tuple(own)
+        return self._taking_part[function]
 
 
 class Store(Service):
