@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import http.client
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -24,7 +24,8 @@ from fakes.whole_node import whole_node  # isort: skip - harness makes it import
 from prometheus_client import CollectorRegistry, Gauge, start_http_server
 from prometheus_client.parser import text_string_to_metric_families
 
-from nodevet.checks.core.model import Snapshot
+from nodevet.checks.core.model import Reading, Snapshot
+from nodevet.checks.core.quantities import QUANTITIES, QuantityKind
 from nodevet.exporters.metrics.prometheus import MetricsPage
 from nodevet.exporters.web.http import HttpServer
 
@@ -33,6 +34,12 @@ FIRST_BUDGET_MS = {False: 4.0, True: 12.0}
 REPEAT_BUDGET_MS = 1.0
 PAGE_BUDGET_MS = 20.0
 ROUNDS = 300
+MOVING = {
+    "gauges changed": (QuantityKind.GAUGE,),
+    "gauges and counters changed": (QuantityKind.GAUGE, QuantityKind.COUNTER),
+}
+"""What changes from one generation to the next: on a healthy node all gauges may, and few of the counters."""
+
 FORMATS = {"text": "text/plain", "OpenMetrics": "application/openmetrics-text"}
 
 
@@ -76,16 +83,32 @@ def _over_http(snapshot: Snapshot, detail: bool, name: str, accept: str, options
     server.start()
     try:
 
-        def first() -> None:
-            current[0] = msgspec.structs.replace(snapshot, generation=current[0].generation + 1)
+        def first(before: Snapshot, after: Snapshot) -> None:
+            generation = current[0].generation + 1
+            current[0] = msgspec.structs.replace(after if generation % 2 else before, generation=generation)
             _get(server.address, accept=accept)
 
         again = partial(_get, server.address, accept=accept)
-        seconds = timed(first, options.rounds(ROUNDS))
-        yield timing(f"{name}: first scrape of a generation", seconds, FIRST_BUDGET_MS[detail])
+        for what, kinds in MOVING.items():
+            seconds = timed(partial(first, snapshot, _moved(snapshot, kinds)), options.rounds(ROUNDS))
+            yield timing(f"{name}: first scrape, {what}", seconds, FIRST_BUDGET_MS[detail])
         yield timing(f"{name}: the same again", timed(again, options.rounds(ROUNDS)), REPEAT_BUDGET_MS)
     finally:
         server.stop()
+
+
+def _moved(snapshot: Snapshot, kinds: Container[QuantityKind]) -> Snapshot:
+    """Return *snapshot* with another number in each reading of *kinds*: what is equal is not encoded again."""
+
+    def moved(reading: Reading) -> Reading:
+        if not isinstance(reading.value, int | float) or QUANTITIES[reading.quantity].kind not in kinds:
+            return reading
+        return msgspec.structs.replace(reading, value=reading.value + 1)
+
+    samples = (
+        msgspec.structs.replace(sample, readings=tuple(map(moved, sample.readings))) for sample in snapshot.samples
+    )
+    return msgspec.structs.replace(snapshot, samples=tuple(samples))
 
 
 def _by_prometheus_client(page: str, name: str, options: Options) -> Figure:

@@ -47,7 +47,7 @@ from nodevet.checks.core.model import (
     State,
 )
 from nodevet.checks.core.quantities import QUANTITIES, QuantityKind
-from nodevet.exporters.metrics.encoding import encoded
+from nodevet.exporters.metrics.encoding import PageEncoder, encoded
 from nodevet.exporters.metrics.family import Family
 from nodevet.exporters.metrics.prometheus import MetricsPage, families
 
@@ -221,6 +221,44 @@ def test_a_metric_that_cannot_be_shown_costs_itself(openmetrics: bool) -> None:
     assert line.startswith("metric nodevet_log_dropped_lines failed: OverflowError")
     assert list(parse(metrics.render(healthy, openmetrics).decode())) == whole
     assert told[1:] == ["metric nodevet_log_dropped_lines works again"]
+
+
+def one(name: str = "x", **samples: float) -> Family:
+    """Return a family with a label."""
+    return Family(f"nodevet_{name}", "counter", "Help.", ("a",), {(label,): value for label, value in samples.items()})
+
+
+@pytest.mark.parametrize("openmetrics", [False, True])
+def test_a_page_is_the_same_whatever_page_was_before(openmetrics: bool) -> None:
+    """Families that come, go, change a value, their help, or only the order of their series, and nodes one by one."""
+    pages = [
+        [one(p=1.0, q=2.0)],
+        [one(p=1.0, q=2.0), one("y", p=1.0)],
+        [one(p=1.0, q=3.0), one("y", p=1.0)],
+        [one(q=3.0, p=1.0)],
+        [msgspec.structs.replace(one(q=3.0, p=1.0), help="Another.")],
+        [],
+        [one("x", p=1.0), one("x", p=2.0)],
+        *(families(build()) for build in NODES.values()),
+    ]
+    encoder = PageEncoder(openmetrics=openmetrics)
+    for found in (*pages, *reversed(pages)):
+        assert encoder.page(found) == encoded(found, openmetrics=openmetrics)
+
+
+def test_only_what_changed_is_encoded_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scrape of a node on which little changed costs little."""
+    asked: list[str] = []
+
+    def noting(found: tuple[Family, ...], guard: Guard | None, *, openmetrics: bool) -> bytes:
+        asked.extend(family.name for family in found)
+        return encoded(found, guard, openmetrics=openmetrics)
+
+    monkeypatch.setattr("nodevet.exporters.metrics.encoding.encoded", noting)
+    encoder = PageEncoder(openmetrics=False)
+    for value in (1.0, 2.0, 2.0):
+        encoder.page([one("still", p=1.0), one("moves", p=value)])
+    assert asked == ["nodevet_still", "nodevet_moves", "nodevet_moves"]
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,9 @@ from nodevet.checks.core.guard import Guard
 
 from .family import Family, kept
 
+END = b"# EOF\n"
+"""The last line of a page in OpenMetrics."""
+
 
 def encoded(found: Iterable[Family], guard: Guard | None = None, *, openmetrics: bool = False) -> bytes:
     """Return *found* as a page; a family that raises is left out and reported to *guard*; without a guard it raises.
@@ -29,6 +32,32 @@ def encoded(found: Iterable[Family], guard: Guard | None = None, *, openmetrics:
     """
     encode = in_openmetrics if openmetrics else in_text
     return encode(_Families(found, guard))
+
+
+class PageEncoder:
+    """Encodes the pages of one format, one after another. What it remembers costs as much memory as one page."""
+
+    def __init__(self, *, openmetrics: bool) -> None:
+        """Start with nothing remembered."""
+        self._openmetrics = openmetrics
+        self._texts: dict[str, tuple[Family, bytes]] = {}
+
+    def page(self, found: Iterable[Family], guard: Guard | None = None) -> bytes:
+        """Return the page that ``encoded`` returns; a family that equals that of the page before is not encoded again.
+
+        Most families of a healthy node do not change between two scrapes.
+        """
+        before, self._texts = self._texts, {}
+        texts: list[bytes] = []
+        for family in found:
+            known = before.get(family.name)
+            # The order counts, too: series that trade places are equal as a dictionary.
+            if known is None or known[0] != family or list(known[0].samples) != list(family.samples):
+                known = family, encoded((family,), guard, openmetrics=self._openmetrics).removesuffix(END)
+            if known[1]:
+                self._texts[family.name] = known
+            texts.append(known[1])
+        return b"".join((*texts, END)) if self._openmetrics else b"".join(texts)
 
 
 class _Families:

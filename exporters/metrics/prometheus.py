@@ -13,6 +13,7 @@ import gzip
 import threading
 from collections.abc import Callable, Iterable
 from functools import partial
+from typing import TYPE_CHECKING
 
 from nodevet.checks.core.guard import Guard
 from nodevet.checks.core.model import Snapshot
@@ -22,6 +23,9 @@ from .node import node_makers
 from .quantity import quantity_makers
 from .result import result_metrics
 from .scheduler import scheduler_metrics
+
+if TYPE_CHECKING:
+    from .encoding import PageEncoder
 
 CONTENT_TYPE_TEXT = "text/plain; version=0.0.4; charset=utf-8"
 CONTENT_TYPE_OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
@@ -60,6 +64,7 @@ class MetricsPage:
         self._lock = threading.Lock()
         self._snapshot: Snapshot | None = None
         self._pages: dict[tuple[bool, bool], bytes] = {}
+        self._encoders: dict[bool, PageEncoder] = {}
 
     def render(self, snapshot: Snapshot, openmetrics: bool = False, *, compressed: bool = False) -> bytes:
         """Return the page of *snapshot*, gzipped when *compressed*. Safe to call from several threads."""
@@ -75,10 +80,11 @@ class MetricsPage:
             if compressed:
                 page = gzip.compress(self._page(snapshot, openmetrics, False), compresslevel=1, mtime=0)
             else:
-                from .encoding import encoded
+                from .encoding import PageEncoder
 
                 found = families(snapshot, detail=self._detail, guard=self._guard)
-                page = encoded(found, self._guard, openmetrics=openmetrics)
+                encoder = self._encoders.setdefault(openmetrics, PageEncoder(openmetrics=openmetrics))
+                page = encoder.page(found, self._guard)
             self._pages[openmetrics, compressed] = page
         return page
 
