@@ -62,9 +62,13 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Options(msgspec.Struct, frozen=True):
-    """How a benchmark is run. ``quick`` only shows that it runs: its figures mean nothing."""
+    """How a benchmark is run. ``quick`` only shows that it runs: its figures mean nothing.
+
+    ``python`` is the interpreter whose nodevet the agent's processes run, such as that of an installed wheel.
+    """
 
     quick: bool = False
+    python: str = sys.executable
 
     def rounds(self, thorough: int) -> int:
         """Return how often to repeat what is repeated *thorough* times in earnest."""
@@ -85,10 +89,11 @@ def main(name: str, measure: Callable[[Options], Sequence[Figure]]) -> None:
     """Run the benchmark *name* by the command line: print its table, and write JSON where ``--json PATH`` says."""
     parser = argparse.ArgumentParser(description=sys.modules["__main__"].__doc__, prog=f"benchmarks/{name}.py")
     parser.add_argument("--quick", action="store_true", help="only show that it runs; the figures mean nothing")
+    parser.add_argument("--python", default=sys.executable, metavar="PATH", help="agent_cost: run the agent with this")
     parser.add_argument("--json", type=Path, metavar="PATH", help="write the figures there")
     arguments = parser.parse_args()
     before = conditions()
-    figures = tuple(measure(Options(arguments.quick)))
+    figures = tuple(measure(Options(arguments.quick, arguments.python)))
     for line in table(figures):
         say(line)
     if arguments.json:

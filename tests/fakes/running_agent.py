@@ -22,6 +22,7 @@ class RunningAgent:
     """Starts ``nodevet agent`` in *directory* and asks it over every surface."""
 
     program: tuple[str, ...] = ("-m", "nodevet.agent.cli")
+    python: str = sys.executable
 
     def __init__(
         self,
@@ -64,7 +65,7 @@ class RunningAgent:
 
     def start(self, errors: int | None = None) -> None:
         """Start the agent and wait until it prints where it listens; its log goes to *errors* where that is given."""
-        command = [*self._within, sys.executable, "-I", *self.program, "agent", "--listen", "127.0.0.1:0"]
+        command = [*self._within, self.python, "-I", *self.program, "agent", "--listen", "127.0.0.1:0"]
         command += ["--config", str(self.configuration_file), "--interval", str(self._interval)]
         command += ["--state-dir", str(self.state_dir), "--runtime-dir", str(self.runtime_dir), *self._arguments]
         with self.output.open("ab") as output, self.log.open("ab") as log:
