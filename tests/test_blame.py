@@ -1577,6 +1577,35 @@ def test_a_wait_that_ended_before_the_deadline_excuses_its_call(
     bench.close()
 
 
+def test_threads_beside_a_call_that_waits_for_the_driver_are_not_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is stopped or wants a busy processor does not keep the driver from answering."""
+    bench, around = for_a_while(tmp_path, 0.0, 0.0)
+    stopped = {Other(7, "telemetry"): ProcessStatus("T", False, 0, 0.0)}
+    monkeypatch.setattr(around, "others", lambda _pid, _at_rest=frozenset(): stopped)
+    hang(bench)
+    bench.pass_time(DEADLINE)
+    bench.until_state(ReaderState.HUNG)
+    assert bench.status().witnessed == 1
+    bench.close()
+
+
+def test_a_memory_map_that_does_not_come_is_no_silent_disk(tmp_path: Path) -> None:
+    """A driver that hangs while it changes the map of its process keeps everybody from reading it."""
+    process = tmp_path / "7"
+    (process / "task").mkdir(parents=True)
+    (process / "stat").write_text(f"7 (reader) S {' '.join(['0'] * 40)}")
+    (process / "syscall").write_text(f"{202 if os.uname().machine == 'x86_64' else 98} 0x7ffd0 0 0 0 0 0 0 0\n")
+    os.mkfifo(process / "maps")
+    around = Surroundings(tmp_path)
+    look = around.look(7)
+    os.close(os.open(process / "maps", os.O_RDWR | os.O_NONBLOCK))
+    assert look is not None
+    assert look.wait.leads is Leads.UNKNOWN
+    assert not around.disk.is_silent
+
+
 def test_a_processor_that_was_away_until_the_watch_began_excuses_a_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -1632,6 +1661,7 @@ def test_a_call_that_works_has_its_time_on_a_processor(
     bench.pass_time(DEADLINE)
     bench.until(lambda: True)
     assert bench.status().witnessed == int(is_over)
+    around.after = msgspec.structs.replace(around.after, ran_seconds=1.0 + DEADLINE)
     bench.pass_time(1.0)
     bench.until(lambda: bench.status().witnessed == 1)
     bench.close()

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.gpu_node import GpuNode
+from fakes.gpu_node import FakeNode
 from fakes.privileges import needs_root
-from fakes.waiting_library import library
+from fakes.waiting_library import library, waiting_node
 from test_file_waits import frozen, mounted
 
 
@@ -22,20 +22,13 @@ def waiting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield built
 
 
-def node_of(place: Path, built: Path, how: str, other: str, deadline_seconds: float = 1.0) -> tuple[GpuNode, Path]:
-    """Return a node whose driver waits as *how* says in one call of board 3 once the returned file exists."""
-    trigger = place / "trigger"
-    environment = {"NODEVET_FAKE_NVML_LOG": str(trigger), "FAKE_WAIT": how, "FAKE_OTHER": other}
-    return GpuNode(place, built, deadline_seconds=deadline_seconds, environment=environment), trigger
-
-
 def failures(status: dict[str, Any]) -> list[str]:
     """Return what a status calls a failure."""
     return [entry["message"] for entry in status["findings"] if entry["outcome"] == "fail"]
 
 
-def never_fails(node: GpuNode, seconds: float) -> None:
-    """Watch *node* for some seconds: it is unknown at the end, and nothing ever failed."""
+def never_fails(node: FakeNode, seconds: float, *, is_ok: bool = False) -> None:
+    """Watch *node* for some seconds: it is unknown at one time, or may stay *is_ok*, and nothing ever failed."""
     until = time.monotonic() + seconds
     seen = False
     while time.monotonic() < until:
@@ -43,10 +36,10 @@ def never_fails(node: GpuNode, seconds: float) -> None:
         assert failures(status) == []
         seen = seen or status["verdict"] == "unknown"
         time.sleep(0.4)
-    assert seen
+    assert seen or is_ok
 
 
-DRIVERS = ("pair", "driver-poll", "worker", "popen", "system", "driver", "deadlock")
+DRIVERS = ("pair", "driver-poll", "worker", "popen", "system", "driver", "deadlock", "join", "poll-both")
 
 
 def test_a_driver_that_hangs_below_a_thread_or_helper_is_blamed(
@@ -55,7 +48,7 @@ def test_a_driver_that_hangs_below_a_thread_or_helper_is_blamed(
     """A pipe between the parts of a library leads to no other program: its own part waits for the device node."""
     for how in DRIVERS[: 1 + campaign(len(DRIVERS) - 1)]:
         (tmp_path / how).mkdir()
-        node, trigger = node_of(tmp_path / how, waiting, how, "")
+        node, trigger = waiting_node(tmp_path / how, waiting, how, "")
         with node:
             node.wait_for_verdict("ok", 30.0)
             trigger.write_text("")
@@ -72,7 +65,7 @@ def test_the_next_agent_starts_no_reader_beside_one_whose_thread_cannot_end(
     The disk is the cause, also after ten deadlines (in full): before, the driver was blamed then.
     """
     with mounted(tmp_path / "image", 32, tmp_path / "disk") as disk:
-        node, trigger = node_of(tmp_path, waiting, "thread-on-disk", str(disk / "log"))
+        node, trigger = waiting_node(tmp_path, waiting, "thread-on-disk", str(disk / "log"))
         with node:
             node.wait_for_verdict("ok", 30.0)
             (first,) = node.readers()
@@ -96,7 +89,7 @@ def test_a_file_whose_name_is_not_utf8_costs_no_page_and_no_record(tmp_path: Pat
     """The name of the file that a reader waits for comes from the kernel as bytes."""
     other = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9"))
     os.mkfifo(other)
-    node, trigger = node_of(tmp_path, waiting, "open", str(other))
+    node, trigger = waiting_node(tmp_path, waiting, "open", str(other))
     with node:
         node.wait_for_verdict("ok", 30.0)
         trigger.write_text("")

@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import fcntl
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -15,10 +16,11 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
-from fakes.gpu_node import GpuNode
 from fakes.privileges import needs_root
-from fakes.waiting_library import library
+from fakes.waiting_library import library, waiting_node
+from test_library_waits import never_fails
 
 UNIT = ("setpriv", "--bounding-set=-all,+syslog", "--inh-caps=-all")
 TRACED = ("setpriv", "--bounding-set=-all,+syslog,+sys_ptrace", "--inh-caps=-all")
@@ -121,19 +123,71 @@ def running(stop: threading.Event, work: Callable[[], None]) -> Iterator[None]:
         thread.join()
 
 
+@contextmanager
+def fifo(path: Path) -> Iterator[str]:
+    """Keep a file that does not open, as one of a file server that does not answer."""
+    os.mkfifo(path)
+    yield str(path)
+
+
+@contextmanager
+def given(text: str, _path: Path) -> Iterator[str]:
+    """Keep nothing: the library is told *text*."""
+    yield text
+
+
+@contextmanager
+def stopped_for_a_while(path: Path, seconds: float = 0.4) -> Iterator[str]:
+    """Stop each reader for *seconds* at the start of its call, as a tool that takes its stack or memory does."""
+    stop, seen = threading.Event(), set[Path]()
+
+    def work() -> None:
+        while not stop.wait(0.005):
+            for began in set(path.parent.glob(f"{path.name}.*")) - seen:
+                seen.add(began)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(began.suffix[1:]), signal.SIGSTOP)
+                    time.sleep(seconds)
+                    os.kill(int(began.suffix[1:]), signal.SIGCONT)
+
+    with running(stop, work):
+        yield str(path)
+
+
 Happens = Callable[[Path], AbstractContextManager[str]]
-CASES: dict[str, tuple[Happens, tuple[str, ...], float]] = {
-    "poll": (silent, (), 1.0),
-    "hidden-lock": (locked, UNIT, 1.0),
-    "log": (partial(silent, kind=socket.SOCK_DGRAM), (), 1.0),
-    "asks": (silent, (), 1.0),
-    "lock": (locked, UNIT, 1.0),
-    "epoll": (silent, TRACED, 1.0),
-    "helper-asks": (silent, (), 1.0),
-    "tries": (absent, (), 1.0),
-    "semaphore": (semaphore, (), 1.0),
-    "lock-then-work": (held_for_a_while, (), 2.0),
-    "work": (starved, (), 2.0),
+
+
+class Case(NamedTuple):
+    """What happens elsewhere, the command that runs the agent, its deadline, and the library's other thread."""
+
+    happens: Happens
+    within: tuple[str, ...] = ()
+    deadline_seconds: float = 1.0
+    background: str = ""
+
+
+CASES: dict[str, Case] = {
+    "poll": Case(silent),
+    "hidden-lock": Case(locked, UNIT),
+    "log": Case(partial(silent, kind=socket.SOCK_DGRAM)),
+    "asks": Case(silent, background="device"),
+    "lock": Case(locked, UNIT),
+    "epoll": Case(silent, TRACED),
+    "client": Case(silent, background="client OTHER"),
+    "helper-asks": Case(silent),
+    "helper-polled": Case(silent),
+    "helper-tries": Case(absent),
+    "thread-tries": Case(absent),
+    "tries": Case(absent),
+    "trylock": Case(locked),
+    "daemonized": Case(silent),
+    "reopens": Case(fifo),
+    "terminal": Case(silent),
+    "node": Case(partial(given, "/dev/kmsg")),
+    "semaphore": Case(semaphore),
+    "lock-then-work": Case(held_for_a_while, deadline_seconds=2.0),
+    "work": Case(starved, deadline_seconds=2.0),
+    "stopped": Case(stopped_for_a_while, deadline_seconds=2.0),
 }
 
 
@@ -147,24 +201,20 @@ def test_a_library_that_waits_for_another_program_is_no_fault_of_its_driver(
     """
     with library(tmp_path) as built:
         for how in list(CASES)[: campaign(len(CASES))]:
-            happens, within, deadline_seconds = CASES[how]
+            happens, within, deadline_seconds, background = CASES[how]
             directory = tmp_path / how
             directory.mkdir()
-            trigger = directory / "trigger"
             with happens(directory / "other") as other:
-                environment = {"NODEVET_FAKE_NVML_LOG": str(trigger), "FAKE_WAIT": how, "FAKE_OTHER": other}
-                node = GpuNode(
-                    directory, built, deadline_seconds=deadline_seconds, environment=environment, within=within
+                node, trigger = waiting_node(
+                    directory,
+                    built,
+                    "work" if how == "stopped" else how,
+                    other,
+                    background=background.replace("OTHER", other),
+                    deadline_seconds=deadline_seconds,
+                    within=within,
                 )
                 with node:
                     node.wait_for_verdict("ok", 30.0)
                     trigger.touch()
-                    until = time.monotonic() + 14.0
-                    seen = False
-                    while time.monotonic() < until:
-                        status = node.status()
-                        failed = [entry["message"] for entry in status["findings"] if entry["outcome"] == "fail"]
-                        assert not failed, (how, failed)
-                        seen = seen or status["verdict"] == "unknown"
-                        time.sleep(0.5)
-                    assert seen, how
+                    never_fails(node, 14.0, is_ok=deadline_seconds > 1.0)

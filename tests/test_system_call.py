@@ -18,7 +18,7 @@ from fakes.ended import ended
 import nodevet.checks.reference
 from nodevet.agent.readers import system_call
 from nodevet.agent.readers.disk import Disk
-from nodevet.agent.readers.system_call import AT_REST, Leads, Wait, wait_of
+from nodevet.agent.readers.system_call import Leads, Wait, wait_of
 from nodevet.agent.readers.witness import Surroundings
 from nodevet.checks.core.model import Failure, FailureKind
 from nodevet.checks.core.tables import read_table
@@ -26,7 +26,7 @@ from nodevet.checks.system.procfs import ChildRecord, describe, is_alive, start_
 
 TABLE = Path(next(iter(nodevet.checks.reference.__path__))) / "system_calls.csv"
 WAITING_PROGRAM = """
-import ctypes, fcntl, os, select, socket, sys, time
+import ctypes, fcntl, os, select, signal, socket, sys, time
 folder = os.getcwd()
 def held():
     file = open("lock", "w")
@@ -79,8 +79,15 @@ PROGRAMS = {
     "select": ("select.select([ready[0], one], [], [])", "(p?)select6? of a socket whose program"),
     "epoll": ("e = select.epoll(); e.register(one, 1); e.poll()", "epoll_wait of a socket whose program"),
     "poll of a device and a socket": (
-        "p = select.poll(); p.register(os.open('/dev/ptmx', 2), 1); p.register(one, 1); p.poll()",
+        "p = select.poll(); p.register(os.open(folder + '/root/dev/nvidia7', os.O_RDWR), 1); p.register(one, 1); "
+        "p.poll()",
         "poll of a socket whose program",
+    ),
+    "a terminal": ("os.read(os.openpty()[0], 1)", "read of /dev/(pts/)?ptmx whose program does not answer"),
+    "a pipe to a daemon that it started": (
+        "os.fork() and (os.close(ready[1]), os.dup(ready[0]), os.read(ready[0], 1)) or os.fork() and os._exit(0); "
+        "os.setsid(); time.sleep(60)",
+        "read of a pipe whose program does not answer",
     ),
     "a file that others change": (
         "os.read(ctypes.CDLL(None).inotify_init(), 1)",
@@ -95,19 +102,22 @@ PROGRAMS = {
         "it shares {}/shared with other programs",
     ),
 }
+DEVICE = "os.open(folder + '/root/dev/nvidia7', os.O_RDWR)"
 OF_A_DRIVER = {
-    "a device": "os.read(os.open('/dev/ptmx', os.O_RDWR | os.O_NOCTTY), 1)",
-    "poll of a device": "p = select.poll(); p.register(os.open('/dev/ptmx', 2), 1); p.poll()",
-    "select of a device": "select.select([os.open('/dev/ptmx', os.O_RDWR | os.O_NOCTTY)], [], [])",
+    "a device": f"os.read({DEVICE}, 1)",
+    "poll of a device": f"p = select.poll(); p.register({DEVICE}, 1); p.poll()",
+    "select of a device": f"select.select([{DEVICE}], [], [])",
+    "poll of a device and the kernel's word of devices": (
+        f"s = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 15); s.bind((0, 0)); p = select.poll(); "
+        f"p.register({DEVICE}, 1); p.register(s, 1); p.poll()"
+    ),
+    "a device that is opened again": (
+        "os.mkfifo('root/dev/nvidia8'); file = os.open('root/dev/nvidia8', os.O_PATH); "
+        "os.open(f'/proc/self/fd/{file}', 0)"
+    ),
 }
 OF_THE_LIBRARY = {
-    "a sleep": "time.sleep(60)",
-    "a poll of nothing": "select.select([], [], [], 60)",
     "a busy loop": "while True: pass",
-    "a timer": (
-        "t = ctypes.CDLL(None).timerfd_create(1, 0); "
-        "ctypes.CDLL(None).timerfd_settime(t, 0, (ctypes.c_long * 4)(0, 0, 60, 0), None); os.read(t, 8)"
-    ),
     "a signal": "ctypes.CDLL(None).pause()",
 }
 INSIDE = {
@@ -115,21 +125,31 @@ INSIDE = {
     "a lock": "import threading; threading.Semaphore(0).acquire()",
     "a pipe of its own": "os.read(ready[0], 1)",
     "poll of a pipe of its own": "select.select([ready[0]], [], [])",
-    "a pipe of its child": "os.fork() or time.sleep(60); os.close(ready[1]); os.read(ready[0], 1)",
+    "a pipe of its child": "os.fork() or signal.pause(); os.close(ready[1]); os.read(ready[0], 1)",
     "a child": "import subprocess; subprocess.run(['sleep', '60'])",
     "a child of a shell": "os.system('sleep 60; true')",
     "the agent, which writes nothing": "os.read(0, 1)",
+}
+NOBODY_KNOWS = {
+    "a sleep": "time.sleep(60)",
+    "a poll of nothing": "select.select([], [], [], 60)",
+    "a timer": (
+        "t = ctypes.CDLL(None).timerfd_create(1, 0); "
+        "ctypes.CDLL(None).timerfd_settime(t, 0, (ctypes.c_long * 4)(0, 0, 60, 0), None); os.read(t, 8)"
+    ),
+    "the kernel's word of devices": (
+        "s = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 15); s.bind((0, 0)); s.recv(1)"
+    ),
+    "a call of the kernel that no table has": (
+        "c = ctypes.CDLL(None).syscall; context = ctypes.c_ulong(0); x86 = os.uname().machine == 'x86_64'; "
+        "c(206 if x86 else 0, 1, ctypes.byref(context)); c(208 if x86 else 4, context, 1, 1, b' ' * 32, None)"
+    ),
 }
 LEADING = {
     Leads.DRIVER: OF_A_DRIVER,
     Leads.LIBRARY: OF_THE_LIBRARY,
     Leads.INSIDE: INSIDE,
-    Leads.UNKNOWN: {
-        "a call of the kernel that no table has": (
-            "c = ctypes.CDLL(None).syscall; context = ctypes.c_ulong(0); x86 = os.uname().machine == 'x86_64'; "
-            "c(206 if x86 else 0, 1, ctypes.byref(context)); c(208 if x86 else 4, context, 1, 1, b' ' * 32, None)"
-        ),
-    },
+    Leads.UNKNOWN: NOBODY_KNOWS,
 }
 
 
@@ -137,6 +157,8 @@ LEADING = {
 def waiting(folder: Path, code: str) -> Iterator[Path]:
     """Run a program that waits in *code*, and give its folder of /proc."""
     os.mkfifo(folder / "fifo")
+    (folder / "root" / "dev").mkdir(parents=True)
+    os.mkfifo(folder / "root" / "dev" / "nvidia7")
     command = (sys.executable, "-c", WAITING_PROGRAM.format(code))
     with ended(subprocess.Popen(command, cwd=folder, stdin=subprocess.PIPE, start_new_session=True)) as program:
         try:
@@ -145,13 +167,13 @@ def waiting(folder: Path, code: str) -> Iterator[Path]:
             os.killpg(program.pid, 9)
 
 
-def shown_after(process: Path, leads: Leads) -> Wait:
+def shown_after(process: Path, leads: Leads, root: Path = Path("/")) -> Wait:
     """Return what *process* waits for once that leads to *leads*, or what it is after some seconds."""
     found = Wait(Leads.HIDDEN)
     for _ in range(100):
         time.sleep(0.1)
         state = (process / "stat").read_text().rpartition(")")[2].split()[0]
-        found = wait_of(process, Disk(), state=state)
+        found = wait_of(process, Disk(), state=state, root=str(root))
         if found.leads is leads:
             return found
     return found
@@ -173,7 +195,7 @@ def test_a_call_on_a_file_or_a_socket_waits_for_a_disk_or_a_program(tmp_path: Pa
     code, said = FILES.get(name) or PROGRAMS[name]
     leads = Leads.FILE if name in FILES else Leads.PROGRAM
     with waiting(tmp_path, code) as process:
-        found = shown_after(process, leads)
+        found = shown_after(process, leads, tmp_path / "root")
     assert found.leads is leads
     assert re.match(f"(it waits in )?{said.format(re.escape(str(tmp_path)))}", found.words)
     assert "; check " in found.words
@@ -183,9 +205,9 @@ def test_a_call_on_a_file_or_a_socket_waits_for_a_disk_or_a_program(tmp_path: Pa
 def test_any_other_call_leads_to_the_driver_or_into_the_library(tmp_path: Path, leads: Leads, name: str) -> None:
     """A driver that hangs must be found: a library that computes or sleeps is at work."""
     with waiting(tmp_path, LEADING[leads][name]) as process:
-        found = shown_after(process, leads)
+        found = shown_after(process, leads, tmp_path / "root")
         time.sleep(0.3)
-        look = Surroundings().look(int(process.name))
+        look = Surroundings(root=str(tmp_path / "root")).look(int(process.name))
     assert found.leads is leads
     assert look is not None
     assert look.wait.leads is leads
@@ -235,24 +257,41 @@ def test_a_thread_that_rests_in_a_read_excuses_nothing(tmp_path: Path) -> None:
         others = Surroundings().others(int(process.name), rest.waits)
         unknown = Surroundings().others(int(process.name))
     assert {number for number, _ in rest.waits} == {int(thread.name)}
-    assert len(rest.sockets) == 2
-    assert [look.wait for look in others.values()] == [AT_REST]
-    assert [look.wait.leads for look in unknown.values()] == [Leads.PROGRAM]
+    assert [(look.wait.leads, look.at_rest) for look in others.values()] == [(Leads.PROGRAM, True)]
+    assert [(look.wait.leads, look.at_rest) for look in unknown.values()] == [(Leads.PROGRAM, False)]
+
+
+def test_a_thread_that_listens_for_another_while_each_time_is_at_rest(tmp_path: Path) -> None:
+    """It waits for the same socket: the time that it gives it is another one."""
+    code = """import threading
+def listen():
+    p = select.poll(); p.register(one, 1)
+    for number in range(10000): p.poll(200 + number)
+threading.Thread(target=listen).start(); time.sleep(60)"""
+    with waiting(tmp_path, code) as process:
+        thread = thread_of(process)
+        assert shown_after(thread, Leads.PROGRAM).leads is Leads.PROGRAM
+        rest = Surroundings().rest(int(process.name))
+        time.sleep(0.5)
+        others = Surroundings().others(int(process.name), rest.waits)
+    assert [look.at_rest for look in others.values()] == [True]
 
 
 TARGETS = {
     Leads.DRIVER: (
-        *("/sys/class/drm/card0/device/gpu_busy_percent", "/proc/driver/nvidia/version", "/dev/nvidia3", "/dev/kfd"),
-        *("anon_inode:dmabuf", "/host/sys/class/hwmon/hwmon0/temp1_input", "/host/dev/nvidia0", "/dev/ptmx"),
+        *("/sys/kernel/debug/dri/0/name", "/proc/driver/nvidia/version", "/dev/nvidia3", "/dev/kfd", "/dev/dri/card0"),
+        *("anon_inode:dmabuf", "/host/sys/module/amdgpu/version", "/host/dev/nvidia0", "/dev/accel/accel0"),
     ),
     Leads.FILE: (
         *("/dev/shm/rocm_smi_card0", "/var/log/amdsmi/calls", "/device/kfd", "/host/var/log/calls"),  # noqa: S108
         *("/hostile/sys/x", "/dev/nvme0n1", "/dev/sda1", "/proc/77/cmdline", "/host/proc/77/cmdline"),
     ),
-    Leads.PROGRAM: ("socket:[77]", "pipe:[77]", "anon_inode:inotify", "/dev/pts/3", "/dev/mqueue/x"),
+    Leads.PROGRAM: ("socket:[77]", "pipe:[77]", "anon_inode:inotify", "/dev/pts/3", "/dev/ptmx", "/dev/mqueue/x"),
     Leads.INSIDE: ("anon_inode:[eventfd]", "pidfd:[8]", "/proc/self/maps", "/memfd:x (deleted)", "{self}/maps"),
-    Leads.LIBRARY: ("anon_inode:[timerfd]",),
-    Leads.UNKNOWN: ("", "/proc/modules", "/sys/fs/cgroup/x", "/dev/random", "anon_inode:[io_uring]"),
+    Leads.UNKNOWN: (
+        *("", "/proc/modules", "/sys/fs/cgroup/x", "/dev/random", "anon_inode:[io_uring]", "anon_inode:[timerfd]"),
+        *("/dev/kmsg", "/sys/class/net/lo/speed", "/proc/driver/rtc", "anon_inode:bpf-prog"),
+    ),
 }
 
 
@@ -294,6 +333,36 @@ def test_a_process_in_no_known_call_has_no_witness(tmp_path: Path, text: str) ->
     found = wait_of(tmp_path, Disk())
     assert found.leads is Leads.UNKNOWN
     assert "(/proc/PID/stack)" in found.words
+
+
+def test_a_file_of_a_device_leads_to_its_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its folder in /sys names it, also by the name of a class: that of a network card is no accelerator's."""
+    monkeypatch.setattr(system_call, "_number", lambda word: 0 if word == "read" else int(word, 0))
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    system_call._calls.cache_clear()
+    root = tmp_path / "root"
+    for name, driver in (("0000:03:00.0", "amdgpu"), ("0000:04:00.0", "mlx5_core"), ("0000:05:00.0", "")):
+        board = root / "sys" / "devices" / "pci0000:00" / name
+        (board / "hwmon" / "hwmon1").mkdir(parents=True)
+        (board / "hwmon" / "hwmon1" / "temp1_input").write_text("")
+        if driver:
+            (board / "driver").symlink_to(root / "sys" / "bus" / "pci" / "drivers" / driver)
+        (root / "sys" / "class").mkdir(exist_ok=True)
+        (root / "sys" / "class" / name).symlink_to(board / "hwmon" / "hwmon1")
+    (tmp_path / "fd").mkdir()
+    (tmp_path / "syscall").write_text("read 0x7 0x7ffd 0x20 0x0 0x0 0x0 0x7ffc 0x7ffb\n")
+    found = {}
+    for name in ("0000:03:00.0", "0000:04:00.0", "0000:05:00.0"):
+        for path in (f"class/{name}/temp1_input", f"devices/pci0000:00/{name}/hwmon/hwmon1/temp1_input"):
+            (tmp_path / "fd" / "7").unlink(missing_ok=True)
+            (tmp_path / "fd" / "7").symlink_to(root / "sys" / path)
+            found[name, path.partition("/")[0]] = wait_of(tmp_path, Disk(), root=str(root)).leads
+    system_call._calls.cache_clear()
+    assert {key for key, leads in found.items() if leads is Leads.DRIVER} == {
+        ("0000:03:00.0", "class"),
+        ("0000:03:00.0", "devices"),
+    }
+    assert set(found.values()) == {Leads.DRIVER, Leads.UNKNOWN}
 
 
 def test_a_process_that_runs_meanwhile_computes(tmp_path: Path) -> None:

@@ -167,10 +167,11 @@ class Blame:
         call = self._watch.call(child, began)
         if now >= deadline:
             self._watch.look(child)
-            waited = 0.0 if self._watch.cause(child) else self._watch.waited_seconds(child, seconds)
-            if child.in_call and now - call.since < seconds + waited:
+            elapsed = now - call.since
+            missing = 0.0 if self._watch.cause(child) else self._watch.missing_seconds(child, elapsed, seconds)
+            if child.in_call and elapsed < seconds + missing:
                 return self._slow(child, now - began, seconds)
-            return self.overdue(child, now - call.since, now - max(deadline, call.since + seconds + waited))
+            return self.overdue(child, elapsed, now - max(deadline, call.since + seconds + missing))
         self._watch.look_before(child, deadline, seconds)
         return None
 

@@ -13,10 +13,10 @@ import msgspec
 from nodevet.checks.core.clock import Clock
 from nodevet.checks.ipc.child_process import Child
 
-from .evidence import ELSEWHERE, other_cause
+from .evidence import ELSEWHERE, OF_PARTS, other_cause
 from .heartbeat import Heartbeat
 from .stages import HELD_UP_SECONDS
-from .system_call import Leads, Wait
+from .system_call import Leads
 from .witness import STARVED_RATIO, Other, ProcessStatus, Rest, Surroundings, disturbance, disturbed, unscheduled
 
 SUSPICIOUS_SHARE = 0.5
@@ -133,18 +133,18 @@ class CallWatch:
 
     # Results.
 
-    def waited_seconds(self, child: Child, seconds: float) -> float:
-        """Return for how long a call of *child* waited for a processor, which moves the end of its *seconds*.
+    def missing_seconds(self, child: Child, elapsed_seconds: float, seconds: float) -> float:
+        """Return how many of the *elapsed_seconds* of a call do not count, because it computes and had no processor.
 
-        0 if it did not want one for a good part of them: what waits for the driver needs none.
+        A call that computes may do so for its *seconds*. One that waits for the driver needs no processor: 0.
         """
         look, rest = self._surroundings.look(child.pid), self._rest
-        if look is None or look.ran_seconds is None or look.waited_seconds is None:
+        if look is None or look.ran_seconds is None or rest.ran_seconds is None or rest.waited_seconds is None:
             return 0.0
-        if rest.ran_seconds is None or rest.waited_seconds is None:
+        ran, waited = look.ran_seconds - rest.ran_seconds, (look.waited_seconds or 0.0) - rest.waited_seconds
+        if ran + waited < STARVED_RATIO * seconds:
             return 0.0
-        waited = max(0.0, look.waited_seconds - rest.waited_seconds)
-        return waited if look.ran_seconds - rest.ran_seconds + waited >= STARVED_RATIO * seconds else 0.0
+        return max(0.0, elapsed_seconds - ran if look.state == "R" else waited)
 
     def cause(self, child: Child) -> str:
         """Return what kept *child* from running or from calling the driver; empty if nothing did."""
@@ -161,14 +161,12 @@ class CallWatch:
         look = self._look(child)
         if look.status is None:
             return ""
-        wait = self._wait(child, look, look.status)
+        wait = other_cause(look.status, look.others)
         if wait.leads is Leads.UNKNOWN and self._module and self._surroundings.waits_in_module(child.pid, self._module):
             return ""
-        if wait.words:
-            return wait.words
-        if look.status.state != "D" and (files := self._surroundings.shared(child.pid)):
+        if wait.leads not in (Leads.DRIVER, *ELSEWHERE) and (files := self._surroundings.shared(child.pid)):
             return f"it shares {files[0]} with other programs, one of which may hold a lock on it"
-        return ""
+        return wait.words
 
     def no_time(self, kept: bool | None) -> str:
         """Return why nothing shows that the machine ran processes on time; *kept* is what ``kept_time`` said."""
@@ -230,19 +228,17 @@ class CallWatch:
         self._suspicion = msgspec.structs.replace(seen, held=held, resting=(since, before))
 
     def _look(self, child: Child) -> _Look:
+        """Look at *child*, and at its threads and programs if it may wait for one of them."""
         status = self._surroundings.look(child.pid)
-        return _Look(self._clock.monotonic(), status, self._surroundings.others(child.pid, self._rest.waits))
-
-    def _wait(self, child: Child, look: _Look, status: ProcessStatus) -> Wait:
-        """Return the wait of the call of *child* that shows another cause than the driver, or none."""
-        opened = self._surroundings.sockets(child.pid) - self._rest.sockets if self._rest.sockets else frozenset()
-        return other_cause(status, look.others, opened)
+        waits_inside = status is not None and status.wait.leads in OF_PARTS
+        others = self._surroundings.others(child.pid, self._rest.waits) if waits_inside else {}
+        return _Look(self._clock.monotonic(), status, others)
 
     def _elsewhere(self, child: Child, look: _Look) -> str:
         """Return which file or program the call of *child* waits for; empty if it is none."""
         if look.status is None or not child.in_call:  # at rest it waits for the agent
             return ""
-        wait = self._wait(child, look, look.status)
+        wait = other_cause(look.status, look.others)
         return wait.words if wait.leads in ELSEWHERE else ""
 
 

@@ -1,7 +1,7 @@
 """The system call in which a process waits: whether it leads to a driver, to a file, to another program or nowhere.
 
-A driver is called through its device nodes in /dev, through its files in /sys and /proc/driver, and through descriptors
-of its own (``anon_inode``). Any other file lies on a disk, and a socket or pipe has another program at its end.
+A driver is called through its device nodes in /dev, through the files of its devices in /sys and through /proc/driver.
+Any other file lies on a disk or is another driver's, and a socket or pipe has another program at its end.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 import platform
 import re
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from enum import StrEnum
 from functools import lru_cache, partial
@@ -20,6 +20,7 @@ import msgspec
 
 from nodevet.checks.backends.sound import sound_text
 from nodevet.checks.reference.tables import load_table
+from nodevet.checks.reference.vendors import vendors
 from nodevet.checks.system.files import text_of
 
 from .disk import Disk
@@ -42,6 +43,9 @@ FD_SETS = 3
 """Arguments of select(2) with sets of descriptors, after their number."""
 
 OF_A_PROCESS = re.compile(r"/proc/(?P<process>\d+|self|thread-self)/")
+OPENED = re.compile(r"/fd/(?P<number>\d+)$")
+OF_DEVICES = "/sys/"
+FLAGS = re.compile(r"^flags:\s*([0-7]+)", re.MULTILINE)
 POLLED = re.compile(r"^tfd:\s*(\d+)", re.MULTILINE)
 LIFELINE = 0
 """The agent holds the other end of standard input and writes nothing: no call of a library waits for it."""
@@ -54,7 +58,7 @@ class Leads(StrEnum):
     """A device node, a file or a descriptor of a driver."""
 
     LIBRARY = "library"
-    """Nothing else: the process computes or sleeps."""
+    """Nothing else: the process computes, or waits for ever for nothing."""
 
     INSIDE = "inside"
     """Another thread of the process, or a program that it started."""
@@ -66,27 +70,26 @@ class Leads(StrEnum):
     """A file on a disk, or of another process in /proc."""
 
     UNKNOWN = "unknown"
-    """A call that no table has, a page fault, or a file whose name is not known."""
+    """A sleep, a call that no table has, a page fault, or a file that is no known driver's."""
 
     HIDDEN = "hidden"
     """The kernel does not show the call (proc_pid_syscall(5)): that needs the permission to trace the process."""
 
 
 class Wait(msgspec.Struct, frozen=True):
-    """A wait of a process: what it leads to, in words with the next step, and the kernel's line of its call."""
+    """A wait of a process: what it leads to, in words with the next step, and the call with its files, ``what``."""
 
     leads: Leads
     words: str = ""
-    line: str = ""
+    what: str = ""
 
 
 COMPUTES = Wait(Leads.LIBRARY)
-AT_REST = Wait(Leads.INSIDE)
-"""A thread that waited for its next work in the same way before the call."""
 
 SLOW_DISK = "check disks and network file systems, and whether one is frozen (fsfreeze)"
 SILENT_PROGRAM = "check the system log and the daemons of the driver"
 NO_WITNESS = "no witness shows that it waits for the driver; see its stack (/proc/PID/stack) as root"
+SLEEPS = Wait(Leads.UNKNOWN, f"it sleeps and asks again: {NO_WITNESS}", "sleep")
 HIDDEN = Wait(
     Leads.HIDDEN,
     "the kernel does not show what it waits for, so that no witness blames the driver: give the agent CAP_SYS_PTRACE, "
@@ -105,6 +108,7 @@ class _Takes(StrEnum):
     FUTEX = "futex"
     CHILD = "child"
     PROGRAM = "program"
+    TIME = "time"
     NOTHING = "nothing"
 
 
@@ -134,11 +138,11 @@ def wait_of(process: Path, disk: Disk, *, state: str = "S", root: str = "/") -> 
     """
     if state not in WAITING:
         return COMPUTES
-    line = text_of(process / "syscall").strip()
-    if not line:
+    words = text_of(process / "syscall").split()
+    if not words:
         return HIDDEN
-    number, *arguments = map(_number, line.split())
-    return msgspec.structs.replace(_wait(_Looked(process, disk, state, root), number, arguments), line=line)
+    number, *arguments = map(_number, words)
+    return _wait(_Looked(process, disk, state, root), number, arguments)
 
 
 class _Looked(msgspec.Struct, frozen=True):
@@ -160,6 +164,12 @@ class _Looked(msgspec.Struct, frozen=True):
         """Return the name of the file of *descriptor*; empty if there is none."""
         return link_of(self.process / "fd" / str(descriptor & DESCRIPTOR_BITS))
 
+    @property
+    def netlink(self) -> set[str]:
+        """Return the sockets at whose other end is the kernel, by their names."""
+        rows = (line.split() for line in text_of(self.process / "net" / "netlink").splitlines())
+        return {f"socket:[{row[-1]}]" for row in rows if row}
+
 
 def _wait(looked: _Looked, number: int, arguments: Sequence[int]) -> Wait:
     if number == RUNNING:
@@ -172,30 +182,34 @@ def _wait(looked: _Looked, number: int, arguments: Sequence[int]) -> Wait:
     match call.takes:
         case _Takes.NOTHING:
             return COMPUTES
+        case _Takes.TIME:
+            return SLEEPS
         case _Takes.CHILD:
-            return Wait(Leads.INSIDE)
+            return Wait(Leads.INSIDE, what=call.name)
         case _Takes.PROGRAM:
             return _of_program(looked, call, "an object that programs share")
         case _Takes.FUTEX:
             shared = looked.disk.ask(partial(_shared_at, looked.process, arguments[call.argument]), None)
             if shared is None:
                 return Wait(Leads.UNKNOWN, f"it waits for a lock in memory that cannot be read: {NO_WITNESS}")
-            return _of_lock(looked, shared) if shared else Wait(Leads.INSIDE)
+            return _of_lock(looked, shared) if shared else Wait(Leads.INSIDE, what=call.name)
         case _Takes.DESCRIPTOR | _Takes.PATH:
-            return _of_target(looked, call, _target(looked, call, arguments))
+            targets = [_target(looked, call, arguments)]
         case _:
-            return _first_of(looked, call, _polled(looked, call, arguments))
+            polled = _polled(looked, call, arguments)
+            if polled is None:
+                return Wait(Leads.UNKNOWN, f"it waits in {call.name}: {NO_WITNESS}")
+            targets = [looked.link(number) for number in polled]
+    return msgspec.structs.replace(_first_of(looked, call, targets), what=f"{call.name} {' '.join(targets)}")
 
 
-def _first_of(looked: _Looked, call: _Call, descriptors: Iterable[int] | None) -> Wait:
-    """Return what a process waits for that waits for one of *descriptors*: a program, where one of them leads there."""
-    if descriptors is None:
-        return Wait(Leads.UNKNOWN, f"it waits in {call.name}: {NO_WITNESS}")
-    waits = [_of_target(looked, call, looked.link(number)) for number in descriptors]
-    for leads in (Leads.PROGRAM, Leads.UNKNOWN, Leads.DRIVER, Leads.INSIDE):
+def _first_of(looked: _Looked, call: _Call, targets: Sequence[str]) -> Wait:
+    """Return what a process waits for that waits for one of *targets*: a program, if one of them leads there."""
+    waits = [_of_target(looked, call, target) for target in targets]
+    for leads in (Leads.PROGRAM, Leads.DRIVER, Leads.FILE, Leads.UNKNOWN, Leads.INSIDE):
         if found := next((wait for wait in waits if wait.leads is leads), None):
             return found
-    return COMPUTES
+    return SLEEPS
 
 
 def _of_target(looked: _Looked, call: _Call, target: str) -> Wait:
@@ -204,15 +218,21 @@ def _of_target(looked: _Looked, call: _Call, target: str) -> Wait:
         return Wait(Leads.UNKNOWN, f"it waits in {call.name} of a file that is not known: {NO_WITNESS}")
     for prefix, kind in OF_PROGRAMS.items():
         if target.startswith(prefix):
-            is_inside = target == looked.link(LIFELINE) or _is_inside(looked.process, target)
+            if kind == "a socket" and target in looked.netlink:
+                return Wait(Leads.UNKNOWN, f"it waits in {call.name} of a socket of the kernel: {NO_WITNESS}")
+            is_inside = target == looked.link(LIFELINE) or _is_inside(looked, target)
             return Wait(Leads.INSIDE) if is_inside else _of_program(looked, call, kind)
     inner = "/" + target.removeprefix(looked.root).lstrip("/") if target.startswith("/") else target
     named = f"it waits in {call.name} of the file {sound_text(target)}"
     if of_process := OF_A_PROCESS.match(inner):
         if of_process["process"] in ("self", "thread-self", looked.process.name):
-            return Wait(Leads.INSIDE)
+            opened = OPENED.search(inner)
+            return _of_target(looked, call, looked.link(int(opened["number"]))) if opened else Wait(Leads.INSIDE)
         return Wait(Leads.FILE, f"{named}; check whether process {of_process['process']} can be ended")
-    match leads := next((row.leads for row in _places() if inner.startswith(row.prefix)), Leads.FILE):
+    leads = next((row.leads for row in _places() if inner.startswith(row.prefix)), Leads.FILE)
+    if leads is Leads.UNKNOWN and inner.startswith(OF_DEVICES) and _driver_of(target) in _modules():
+        return Wait(Leads.DRIVER)
+    match leads:
         case Leads.FILE:
             return Wait(leads, f"{named}; {SLOW_DISK}")
         case Leads.PROGRAM:
@@ -236,17 +256,40 @@ def _of_lock(looked: _Looked, shared: str) -> Wait:
     return Wait(Leads.PROGRAM if looked.state != "D" else Leads.UNKNOWN, words)
 
 
-def _is_inside(process: Path, pipe: str) -> bool:
-    """Return whether *process* or a program that it started holds the other end of *pipe*: its library works there."""
-    waiting, ends = [process], 0
+def _driver_of(path: str) -> str:
+    """Return the driver of the device whose file in /sys is *path*; empty if none is known.
+
+    The links of a device are the kernel's own: reading them calls no driver.
+    """
+    folder = Path(os.path.realpath(path)).parent
+    while folder.name:
+        if driver := link_of(folder / "driver"):
+            return os.path.basename(driver)  # noqa: PTH119 (the text alone)
+        folder = folder.parent
+    return ""
+
+
+def _is_inside(looked: _Looked, pipe: str) -> bool:
+    """Return whether the process or a program that it started holds the other end of *pipe*: its library works there.
+
+    Of a pipe, one end is read and the other one written.
+    """
+    waiting, modes = [looked.process], set[int]()
     for folder in waiting:
         with suppress(OSError):
-            ends += sum(link_of(entry) == pipe for entry in (folder / "fd").iterdir())
-        if ends > 1 or len(waiting) > MOST_PROCESSES:
+            held = (entry.name for entry in (folder / "fd").iterdir() if link_of(entry) == pipe)
+            modes |= {_mode(folder, number) for number in held}
+        if len(modes) > 1 or len(waiting) > MOST_PROCESSES:
             return True
         children = text_of(folder / "task" / folder.name / "children").split()
         waiting += [folder.parent / child for child in children]
     return False
+
+
+def _mode(process: Path, descriptor: str) -> int:
+    """Return whether *descriptor* of *process* is open to read, to write or for both (open(2), O_ACCMODE)."""
+    flags = FLAGS.search(text_of(process / "fdinfo" / descriptor))
+    return int(flags.group(1), 8) & os.O_ACCMODE if flags else -1
 
 
 def _target(looked: _Looked, call: _Call, arguments: Sequence[int]) -> str:
@@ -331,6 +374,12 @@ def _calls() -> dict[int, _Call]:
     rows = load_table("system_calls.csv", _Call)
     numbers = ((getattr(row, platform.machine(), None), row) for row in rows)
     return {number: row for number, row in numbers if number is not None}
+
+
+@lru_cache(maxsize=1)
+def _modules() -> frozenset[str]:
+    """Return the drivers of accelerators."""
+    return frozenset(vendor.kernel_module for vendor in vendors() if vendor.kernel_module)
 
 
 @lru_cache(maxsize=1)

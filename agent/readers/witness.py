@@ -28,7 +28,7 @@ from .cut_short import cut_short
 from .disk import Disk
 from .kernel_modules import waits_in_module
 from .shortages import OOM_CONTROL, Shortages, limiting_groups, names_of, number_of
-from .system_call import AT_REST, COMPUTES, WAITING, Leads, Wait, link_of, wait_of
+from .system_call import COMPUTES, WAITING, Leads, Wait, wait_of
 
 STARVED_RATIO = from_table("reader.starved").value
 """A reader that waited for a processor for more than this share of the time was starved."""
@@ -74,6 +74,7 @@ class ProcessStatus(msgspec.Struct, frozen=True):
     without the right to read the stack (CAP_SYS_ADMIN). ``held``: it has exited, but its tracer has not released it.
     ``dumping``: a signal ended it, and its memory is being written to a file or a program. ``traced``: another program,
     such as strace, may stop it at each of its system calls. ``wait`` is what its system call waits for.
+    ``at_rest``: it waited in the same way before the call.
     """
 
     state: str
@@ -88,6 +89,7 @@ class ProcessStatus(msgspec.Struct, frozen=True):
     ran_seconds: float | None = None
     full_group: str = ""
     wait: Wait = COMPUTES
+    at_rest: bool = False
 
 
 class Other(msgspec.Struct, frozen=True):
@@ -98,13 +100,12 @@ class Other(msgspec.Struct, frozen=True):
 
 
 class Rest(msgspec.Struct, frozen=True):
-    """A reader between two calls: its waiting threads and programs, by process and call, and its sockets.
+    """A reader between two calls: its waiting threads and programs, by process and call.
 
     ``ran_seconds`` and ``waited_seconds`` are its times on a processor and without one so far, None if unknown.
     """
 
     waits: frozenset[tuple[int, str]] = frozenset()
-    sockets: frozenset[str] = frozenset()
     ran_seconds: float | None = None
     waited_seconds: float | None = None
 
@@ -141,6 +142,7 @@ class Surroundings:
         Files that a reader has mapped may lie on any disk: they are read through *disk*.
         """
         self.disk = disk or Disk()
+        self._memory = Disk()  # a call that holds the memory map of a reader is no silent disk
         self._proc = proc
         self._cgroups = cgroups
         self._preloads = preloads
@@ -178,7 +180,7 @@ class Surroundings:
             traced=traced,
             dumping=DUMPING.search(status) is not None,
             full_group=self._full_group(pid),
-            wait=wait_of(self._proc / str(pid), self.disk, state=state, root=self._root),
+            wait=wait_of(self._proc / str(pid), self._memory, state=state, root=self._root),
         )
 
     def others(self, pid: int, at_rest: frozenset[tuple[int, str]] = frozenset()) -> dict[Other, ProcessStatus]:
@@ -193,26 +195,20 @@ class Surroundings:
             for thread in names_of(self._proc / str(process) / "task"):
                 waiting += [int(child) for child in self._read(process, f"task/{thread}/children").split()]
                 look = None if thread == str(pid) else self.look(int(thread))
-                if look is not None and look.state != "D" and (int(thread), look.wait.line) in at_rest:
-                    look = msgspec.structs.replace(look, wait=AT_REST)
+                if look is not None and look.state != "D" and (int(thread), look.wait.what) in at_rest:
+                    look = msgspec.structs.replace(look, at_rest=True)
                 if look is not None:
                     found[Other(int(thread), self._read(int(thread), "comm").strip())] = look
         return found
 
     def rest(self, pid: int) -> Rest:
         """Return how *pid* is between two calls."""
-        waits = ((other.pid, look.wait.line) for other, look in self.others(pid).items())
-        return Rest(frozenset(wait for wait in waits if wait[1]), self.sockets(pid), *self._ran_and_waited(pid))
+        waits = frozenset((other.pid, look.wait.what) for other, look in self.others(pid).items())
+        return Rest(waits, *self._ran_and_waited(pid))
 
     def waits_in_module(self, pid: int, module: str) -> bool:
         """Return whether *pid* waits in the kernel *module* of a driver."""
         return waits_in_module(self._proc, pid, module)
-
-    def sockets(self, pid: int) -> frozenset[str]:
-        """Return the sockets that *pid* has open, by the names of the kernel."""
-        folder = self._proc / str(pid) / "fd"
-        names = (link_of(folder / number) for number in names_of(folder))
-        return frozenset(name for name in names if name.startswith("socket:"))
 
     def libraries(self, pid: int) -> dict[str, Stamp | None] | None:
         """Return the loaded libraries of *pid* and its program, each with its stamp, None if it is gone from disk.
@@ -365,7 +361,7 @@ def disturbance(before: ProcessStatus | None, after: ProcessStatus | None, secon
         )
     if after.state in WAITING and (wait := _wait_of(after)):
         return f"it waits in {wait}; check disks, network file systems and memory"
-    if after.state in WAITING and after.wait.leads is Leads.FILE:
+    if after.state in WAITING and after.wait.leads is Leads.FILE and not after.at_rest:
         return after.wait.words
     faults = after.major_faults - before.major_faults
     if faults > SWAPPED_FAULTS_PER_SECOND * max(seconds, 1.0):
@@ -373,7 +369,10 @@ def disturbance(before: ProcessStatus | None, after: ProcessStatus | None, secon
     if before.waited_seconds is not None and after.waited_seconds is not None:
         waited = after.waited_seconds - before.waited_seconds
         if waited > STARVED_RATIO * max(seconds, 1.0):
-            return f"host overloaded: it waited {waited:.1f} of {seconds:.1f} s for a processor; check its load"
+            return (
+                f"host overloaded: it waited {waited:.1f} of {seconds:.1f} s for a processor; check its load and the "
+                "quota of the agent's unit (CPUQuota=)"
+            )
     return unscheduled(before, after, seconds)
 
 
@@ -389,7 +388,7 @@ def disturbed(before: Mapping[Other, ProcessStatus], after: Mapping[Other, Proce
     """Return which thread or child process was kept from running between two observations, and the cause."""
     for other, look in after.items():
         if cause := disturbance(before.get(other, look), look, seconds):
-            return f"{other.name} (process {other.pid}), which it may wait for: {cause}"
+            return f"its part {other.name} (process {other.pid}), which it may wait for: {cause}"
     return ""
 
 
