@@ -302,7 +302,7 @@ def test_a_load_that_the_agent_refuses_says_of_each_format_that_it_is_not_proved
         burning = load(node, "finish")
         printed, said = burning.communicate(timeout=PATIENCE_SECONDS)
     assert burning.returncode == 3, said
-    assert "lease: a job claims this node" in said
+    assert "burn-in: a job claims this node" in said
     document = json.loads(printed)
     assert (document["verdict"], document["completeness"]["state"]) == ("unknown", "incomplete")
     assert {entry["standing"] for entry in document["completeness"]["accounts"]} == {"unproven"}
