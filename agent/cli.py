@@ -116,7 +116,7 @@ def _overview() -> str:
     width = max(map(len, names))
     lines += [f"  {name:<{width}}  {_module(name).SUMMARY}" for name in names]
     lines += ["", "exit codes: 0 ok, 1 degraded, 2 failed, 3 unknown or could not measure,"]
-    lines += ["            64 wrong usage, 78 wrong configuration, 70 a bug in nodevet"]
+    lines += ["            64 wrong usage, 78 wrong configuration, 70 a bug in nodevet, 130 interrupted"]
     return "\n".join(lines)
 
 

@@ -168,7 +168,7 @@ def test_no_real_load_runs_on_a_simulated_node(start: Start) -> None:
     agent = start("cpu-node")
     agent.wait_for_verdict("ok")
     done = agent.command("burn-in", "--plan", "probe")
-    assert done.returncode == 3 and "lease: simulated-cpu-node is simulated, so no load can run on it" in done.stderr
+    assert done.returncode == 3 and "burn-in: simulated-cpu-node is simulated, so no load can run on it" in done.stderr
 
 
 @pytest.mark.parametrize("by_signal", [True, False], ids=["SIGHUP", "file"])

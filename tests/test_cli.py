@@ -249,14 +249,19 @@ def test_history_begins_empty(asked: CommandLine) -> None:
     [
         (["xid", "79"], ["nvidia.xid.79", "drain and reboot the node", "a passed re-test"]),
         (["sxid", "20034"], ["nvidia.sxid.20034", "source: NVIDIA"]),
-        (["reader.hung"], ["check freshness", "drain and reboot the node"]),
+        (["reader.hung"], ["check freshness", "drain and reboot", "outcome: unmeasured; fail when it repeats,"]),
+        (["reader.stuck"], ["outcome: fail, fault class: node"]),
+        (["inventory.empty"], ["outcome: unmeasured", "clears on: the next good sample"]),
+        (["kernel_log.lost_records"], ["outcome: skipped"]),
+        (["reading.power_watts"], ["reading.power_watts: finding of the check freshness", "outcome: unmeasured"]),
+        (["burn-in"], ["settings: none except enabled and mode", "reads: no reading of a device"]),
         (["agent.error"], ["an internal part of the agent failed", "outcome: unmeasured"]),
-        (["check.error"], ["a check did not run", "the next good sample"]),
-        (["findings.not_kept"], ["500 open findings", "acknowledgement"]),
-        (["device.unread"], ["outcome: unmeasured", "clears on: the next good sample, replacement of the device"]),
+        (["check.error"], ["finding of any check;", "a check did not run", "the next good sample"]),
+        (["findings.not_kept"], ["finding of the agent;", "500 open findings", "acknowledgement"]),
+        (["device.unread"], ["outcome: unmeasured", "clears on: the next good sample or replacement of the device;"]),
         (
             ["kernel_log.readable"],
-            ["outcome: unmeasured", "clears on: the next good sample, replacement of the device"],
+            ["outcome: unmeasured", "clears on: the next good sample or replacement of the device;"],
         ),
         (["device.lost"], ["check inventory", "reseat or replace the board"]),
         (["device.missing"], ["check inventory", "reboot the node", "fault class: hardware"]),
@@ -352,7 +357,7 @@ def test_a_burn_in_runs_under_the_lease_of_the_agent(tmp_path: Path, fake_nvml_l
             holder.ask("lease", seconds=600.0)
             refused = node.command(*words)
             assert refused.returncode == 3
-            assert refused.stderr == f"nodevet: lease: burn-in (pid {os.getpid()}) holds it\n"
+            assert refused.stderr == f"nodevet: burn-in: burn-in (pid {os.getpid()}) holds it\n"
             status = node.wait_for(lambda status: status["agent"]["load"].startswith("burn-in"))
             assert status["agent"]["load"] == "burn-in runs"  # a pid leaves over the socket alone
             node.seconds_until(lambda: node.state_file().probing, 5.0)

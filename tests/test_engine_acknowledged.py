@@ -587,7 +587,7 @@ def test_only_root_says_on_whose_behalf_it_acts() -> None:
     node.look(first=BROKEN)
     message, episode = node.ask(uid=77, code=FAILED, device=GPU, note="n", sudo_uid=0)
     assert episode.actor == "uid 77"
-    assert message.endswith("it counts again if it needs a more severe action, or if it ends and returns")
+    assert message.endswith("it counts again if it needs a more severe action, or if it clears and occurs again")
 
 
 CHANGES = {

@@ -94,7 +94,9 @@ def test_reported_slowdown_decides_without_a_margin(celsius: int, high: Outcome,
     """A device without T.Limit is judged by the slowdown temperature that it reports (87), less five degrees."""
     view = healthy({("temperature_margin_celsius", CORE): None, ("temperature_celsius", CORE): celsius})
     findings = judge("thermal", view)
-    assert of(findings, "temperature.high", part=CORE).outcome is high
+    warning = of(findings, "temperature.high", part=CORE)
+    assert warning.outcome is high
+    assert warning.limit is not None and warning.limit.source == "5 °C below the 87 °C that the device reports"
     failing = of(findings, "temperature.slowdown", part=CORE)
     assert failing.outcome is slowdown
     assert failing.limit is not None

@@ -302,7 +302,7 @@ def test_a_load_that_the_agent_refuses_says_of_each_format_that_it_is_not_proved
         burning = load(node, "finish")
         printed, said = burning.communicate(timeout=PATIENCE_SECONDS)
     assert burning.returncode == 3, said
-    assert "lease: a job claims this node" in said
+    assert "burn-in: a job claims this node" in said
     document = json.loads(printed)
     assert (document["verdict"], document["completeness"]["state"]) == ("unknown", "incomplete")
     assert {entry["standing"] for entry in document["completeness"]["accounts"]} == {"unproven"}
@@ -325,6 +325,20 @@ def test_a_node_with_a_busy_device_is_no_proof_of_any(
     document = json.loads(printed)
     assert (document["verdict"], document["completeness"]["state"]) == ("unknown", "incomplete")
     assert [entry["standing"] for entry in document["completeness"]["accounts"]] == ["unproven"] * 8
+
+
+def test_a_refused_load_knows_its_device_by_the_name_that_status_prints(
+    tmp_path: Path, fake_nvml_library: Path
+) -> None:
+    """`--device 3` of a busy device tells who holds it, as its PCI address does, and not that it is unknown."""
+    with GpuNode(tmp_path, fake_nvml_library) as node:
+        node.machine.update({"processes.3": "4712:1024"})
+        held = f"{pci(3)}: 1 process(es) hold it"
+        node.wait_for(lambda _status: held in refusal(node), 20.0, "no device is busy")
+        burning = load(node, "finish", "--device", "3")
+        printed, said = burning.communicate(timeout=PATIENCE_SECONDS)
+    assert (burning.returncode, held in said) == (3, True), said
+    assert len(json.loads(printed)["completeness"]["accounts"]) == 1
 
 
 def refusal(node: FakeNode) -> str:

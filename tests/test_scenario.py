@@ -65,7 +65,11 @@ def test_devices_are_slots_or_names(device: str, profile: str, targets: tuple[st
         ('[[fault]]\nkind = "lost"', 1, "device: is missing; devices: slots 0 to 7, cpu-0, cpu-1, memory, node, all"),
         ('[[fault]]\nkind = "lost"\ndevice = 8', 3, "device: found 8, there are slots 0 to 7"),
         ('[[fault]]\nkind = "lost"\ndevice = "cpu-0"', 3, "lost is about accelerators: slots 0 to 7"),
-        ('[[fault]]\nkind = "lost"\ndevice = 3\nlink = 2', 4, "link: unknown key"),
+        (
+            '[[fault]]\nkind = "lost"\ndevice = 3\nlink = 2',
+            4,
+            "link: unknown key, allowed for the kind lost: kind, at, until",
+        ),
         ('[[fault]]\nkind = "link_down"\ndevice = 3\nlink = 18', 4, "link: found 18, expected 0 to 17"),
         ('[[fault]]\nkind = "lost"\ndevice = 3\nat = "soon"', 4, "at: found 'soon', expected a time"),
         ('[[fault]]\nkind = "lost"\ndevice = 3\nat = -1', 4, "at: found -1"),

@@ -1,6 +1,6 @@
 """Acknowledge a finding: it stays visible with your note and no longer affects the verdict.
 
-It counts again if it needs a more severe action, or if it ends and returns. --until sets another end.
+It counts again if it needs a more severe action, or if it clears and occurs again. --until sets another end.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", default="node", help=f"the device, by {options.NAMES} (default: the node itself)")
     parser.add_argument("--part", default=None, help="the part, such as 'link 17'")
     parser.add_argument(
-        "--note", required=True, help="text such as 'INC-1234, board ordered'; shown with the finding in all outputs"
+        "--note",
+        required=True,
+        help="text such as 'INC-1234, board ordered'; shown with the finding in status, page, report and metrics",
     )
     parser.add_argument(
         "--until",

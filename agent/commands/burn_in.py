@@ -200,9 +200,11 @@ def _not_run(load: Load, session: Session, refusal: AgentRefused) -> BurnInDocum
     if refusal.kind not in ("busy", "refused"):
         raise refusal
     told = msgspec.convert(session.ask("status"), StatusDocument)
+    if told.simulated:
+        raise refusal
     targets, names = load_targets(_listed(told.devices)), load.arguments.device
     devices = chosen(targets, names, "burn-in") if names else targets
-    if told.simulated or not any(compute_kind(device) for device in devices):
+    if not any(compute_kind(device) for device in devices):
         raise refusal
     results = _load(load, devices, None, ClaimsSeen, among=(), busy={each.id: str(refusal) for each in devices})
     tell(f"nodevet: {refusal}")
@@ -219,6 +221,8 @@ def _listed(told: Iterable[DeviceDocument]) -> tuple[Device, ...]:
             model=each.model,
             pci=each.pci,
             serial=each.serial,
+            parent=each.parent,
+            minor=each.minor,
             backend="host" if each.kind == DeviceKind.CPU else each.vendor,
         )
         for each in told

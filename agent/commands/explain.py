@@ -7,6 +7,8 @@ import difflib
 import inspect
 import os
 
+import msgspec
+
 from nodevet.agent.config.load import usual_runtime_directory
 from nodevet.agent.store.site_marks import known_marks
 from nodevet.agent.terminal import exits
@@ -18,6 +20,9 @@ from nodevet.checks.engine.registry import Check, installed
 from nodevet.checks.reference.kernel_policy import known_codes
 
 SUMMARY = "explain a code, a check or a quantity"
+
+READING = "reading."
+"""A code with this start and the name of a quantity reports that a required reading is missing."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -49,15 +54,22 @@ def _event(name: str) -> str | None:
 
 
 def _finding(name: str) -> str | None:
-    rule = declared_rules().get(name)
+    rules = declared_rules()
+    rule = rules.get(name)
+    if rule is None and name.removeprefix(READING) in QUANTITIES and name.startswith(READING):
+        rule = rules.get(f"{READING}missing")
     if rule is None:
         return None
+    rule = msgspec.structs.replace(rule, code=name)
     found = explain_rule(rule)
     return _told(f"{found.code}: {found.title}; {found.meaning}", found)
 
 
 def _told(headline: str, found: Explanation) -> str:
-    lines = [headline, f"  outcome: {found.outcome.value}, fault class: {found.fault_class.value}"]
+    outcome = found.outcome.value
+    if found.at_first is not None:
+        outcome = f"{found.at_first.value}; {outcome} when it repeats"
+    lines = [headline, f"  outcome: {outcome}, fault class: {found.fault_class.value}"]
     lines.append(f"  action: {ACTIONS[found.action.value]}")
     if found.ends:
         lines.append(f"  clears on: {found.ends}")
@@ -78,12 +90,15 @@ def _possible_names(name: str) -> tuple[str, ...]:
 
 def _describe(declared: Check) -> str:
     text = inspect.cleandoc(declared.broken or declared.judge.__doc__ or "")
-    lines = [f"check {declared.name}: {text}", "", "  settings:"]
-    values = ((field, getattr(declared.policy(), field)) for field in declared.policy.__struct_fields__)
+    lines = [f"check {declared.name}: {text}", ""]
+    fields = declared.policy.__struct_fields__
+    lines.append("  settings:" if fields else "  settings: none except enabled and mode")
+    values = ((field, getattr(declared.policy(), field)) for field in fields)
     lines += [
         f"    {field} = {'default of the device or table' if value is None else value}" for field, value in values
     ]
-    lines += ["  reads:", *(f"    {key}: {QUANTITIES[key].help}" for key in declared.inputs)]
+    lines.append("  reads:" if declared.inputs else "  reads: no reading of a device")
+    lines += [f"    {key}: {QUANTITIES[key].help}" for key in declared.inputs]
     return "\n".join(lines)
 
 

@@ -82,8 +82,8 @@ def _default(field: msgspec.structs.FieldInfo) -> object:
 
 def _entry(name: str, value: object, default: object, comment: str) -> str:
     line = f"# {_key(name)} =" if value is None else f"{_key(name)} = {_toml(value)}"
-    changed = default is not msgspec.NODEFAULT and value != default and default not in (None, "")
-    tail = f"; default {_toml(default)}" if changed else ""
+    changed = default is not msgspec.NODEFAULT and value != default and default != ""
+    tail = f"; default {'not set' if default is None else _toml(default)}" if changed else ""
     return f"{line:<{COMMENT_COLUMN}} # {comment}{tail}"
 
 

@@ -160,7 +160,7 @@ def _term(episode: Episode) -> str:
     if episode.outcome is Outcome.UNMEASURED:
         worse = "it counts again if it is measured and is bad"
     if episode.until is None:
-        return f"{worse}, or if it ends and returns"
+        return f"{worse}, or if it clears and occurs again"
     if is_covering(episode):
         return f"{worse}, or if it returns after {date_words(episode.until)}"
     return f"{worse}, or if it is still present after {date_words(episode.until)}"
@@ -193,26 +193,26 @@ def _find(snapshot: Snapshot, wanted: AckArguments) -> Episode:
 def _lease(served: Served, call: Call) -> None:
     """Announce a load; the answer follows when its announcement is on disk and no job is here."""
     wanted: LeaseArguments = call.arguments
-    _refuse_simulated(served, "lease")
+    _refuse_simulated(served, "burn-in")
     if served.loads.stop_probe("gives way to a burn-in"):
-        raise BusyError("lease: the agent's probe is ending: ask again in two seconds")
+        raise BusyError("burn-in: the agent's probe is ending: ask again in two seconds")
     snapshot = served.snapshot
     devices = _targets(snapshot, wanted.devices)
     reason = busy_reason(snapshot, devices)
     if reason:
-        raise BusyError(f"lease: {reason}; a load runs on idle devices only")
+        raise BusyError(f"burn-in: {reason}; a load runs on idle devices only")
     pid = call.peer.pid
     names = (device.id for device in devices)
     refusal = served.guard.announce("burn-in", pid, names, wanted.seconds, snapshot.generation)
     if refusal:
-        raise BusyError(f"lease: {refusal}")
+        raise BusyError(f"burn-in: {refusal}")
 
     def give_back() -> None:
         served.guard.leases.give_back(pid)
 
     def answer(refused: str | None) -> None:
         if refused:
-            call.refuse(f"lease: {refused}")
+            call.refuse(f"burn-in: {refused}")
         else:
             # Of the look that chose them: a board that came until now counts as one that came during the load.
             among = msgspec.to_builtins(snapshot.devices)
@@ -231,13 +231,13 @@ def _refuse_simulated(served: Served, verb: str) -> None:
 
 def _targets(snapshot: Snapshot, names: tuple[str, ...]) -> tuple[Device, ...]:
     targets = load_targets(snapshot.devices)
-    return chosen(targets, names, "lease") if names else targets
+    return chosen(targets, names, "burn-in") if names else targets
 
 
 def _result(served: Served, call: Call) -> None:
     """Judge results; the answer follows when they are on the disk."""
     wanted: ResultArguments = call.arguments
-    _refuse_simulated(served, "result")
+    _refuse_simulated(served, "burn-in")
     if not wanted.ended:
         served.loads.take_found(wanted.results)
         served.when_kept(lambda _trouble: call.answer({"taken": True}))

@@ -31,6 +31,12 @@ ACTIONS = {
 """Every action as an instruction."""
 
 
+ANY_CHECK = "*"
+"""Stands for the check of a rule that every check has."""
+
+ORIGINS = {AGENT: "the agent", ANY_CHECK: "any check"}
+"""The origin of findings that are not of one check."""
+
 BUGS = tuple(
     Rule(
         check=check,
@@ -42,8 +48,8 @@ BUGS = tuple(
         next_step=f"{what}; this is a bug in nodevet and no hardware fault: report it with the agent's log",
     )
     for check, code, what in (
-        ("agent", "agent.error", "an internal part of the agent failed"),
-        ("of any name", "check.error", "a check did not run, or could not judge one record"),
+        (AGENT, "agent.error", "an internal part of the agent failed"),
+        (ANY_CHECK, "check.error", "a check did not run, or could not judge one record"),
     )
 )
 """Parts that failed."""
@@ -65,7 +71,10 @@ OWN_RULES = (
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
-    """The meaning of a code. ``ends`` says what clears its finding; empty for an event that opens none."""
+    """The meaning of a code. ``ends`` says what clears its finding; empty for one that opens none.
+
+    ``at_first`` is the outcome of a fault that has not repeated yet, None if it is ``outcome``.
+    """
 
     code: str
     title: str
@@ -74,6 +83,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     fault_class: FaultClass
     action: Action
     ends: str
+    at_first: Outcome | None = None
     source: str = ""
 
 
@@ -89,9 +99,11 @@ def explain_event(code: str) -> Explanation | None:
 
 def explain_rule(rule: Rule) -> Explanation:
     """Return what a finding of *rule* means."""
-    title = f"finding of the check {rule.check}"
+    title = f"finding of {ORIGINS.get(rule.check, f'the check {rule.check}')}"
     meaning = f"next step: {rule.next_step or ACTIONS[rule.action.value]}"
-    return copied(Explanation, rule, title=title, meaning=meaning, ends=ending(rule.clearing, rule.action))
+    clearing = Clearing.UNMEASURED if rule.outcome is Outcome.UNMEASURED else rule.clearing
+    ends = "" if rule.outcome is Outcome.SKIPPED else ending(clearing, rule.action)
+    return copied(Explanation, rule, title=title, meaning=meaning, ends=ends)
 
 
 def declared_rules() -> Mapping[str, Rule]:
@@ -103,7 +115,7 @@ def declared_rules() -> Mapping[str, Rule]:
 
 
 def ending(clearing: Clearing, action: Action) -> str:
-    """Return what ends a finding of the class *clearing* whose remedy is *action*."""
+    """Return what clears a finding of the class *clearing* whose remedy is *action*, and what only silences it."""
     row = clearing_table()[clearing]
     reboot = " after a reboot" if action in row.retest_needs_reboot else ""
     good = f"{row.good_samples} good samples in a row" if row.good_samples != 1 else "the next good sample"
@@ -113,7 +125,9 @@ def ending(clearing: Clearing, action: Action) -> str:
         (row.other_serial, "replacement of the device"),
         (row.job_ended, "the end of its process"),
     ]
-    return ", ".join([text for applies, text in ways if applies] + ["or an acknowledgement (nodevet ack)"])
+    *others, last = [text for applies, text in ways if applies]
+    evidence = f"{', '.join(others)} or {last}" if others else last
+    return f"{evidence}; an acknowledgement (nodevet ack) takes it out of the verdict"
 
 
 def _length(row: ClearingRow) -> str:

@@ -122,6 +122,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     """The code of a fault and its meaning: all fields of a finding that do not depend on the reading.
 
     ``gates`` is False for informational rules, such as a measured one, whatever number of samples the site requests.
+    ``at_first`` is the outcome of a fault that has not repeated yet, None if it is ``outcome``.
     """
 
     check: str
@@ -134,6 +135,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     window: int = 1
     gates: bool = True
     next_step: str = ""
+    at_first: Outcome | None = None
 
     def confirmed_by(self, policy: Confirmation) -> Rule:
         """Return the rule as a measured one: it counts once the number of samples in *policy* agree."""

@@ -86,7 +86,7 @@ HELD = msgspec.structs.replace(
 """The same while its process is still there."""
 
 
-def _final(code: str, next_step: str) -> Rule:
+def _final(code: str, next_step: str, at_first: Outcome | None = Outcome.UNMEASURED) -> Rule:
     return Rule(
         check="freshness",
         code=code,
@@ -94,12 +94,13 @@ def _final(code: str, next_step: str) -> Rule:
         action=Action.REBOOT,
         clearing=Clearing.HARDWARE_EVENT,
         next_step=next_step,
+        at_first=at_first,
     )
 
 
 BROKEN = {
     FailureKind.HUNG: _final("reader.hung", "drain and reboot the node"),
-    FailureKind.STUCK: _final("reader.stuck", "its process cannot be killed: drain and reboot the node"),
+    FailureKind.STUCK: _final("reader.stuck", "its process cannot be killed: drain and reboot the node", None),
     FailureKind.CRASHED: _final("reader.crashed", "drain and reboot the node; report the crash to the driver's vendor"),
 }
 """Rules for a driver that hung or crashed its collector repeatedly; the first time is unknown."""

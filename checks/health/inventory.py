@@ -51,6 +51,7 @@ _rule = partial(Rule, check="inventory")
 _setting = partial(_rule, outcome=Outcome.WARN, fault_class=FaultClass.CONFIGURATION, action=Action.INSPECT)
 EMPTY = _rule(
     code="inventory.empty",
+    outcome=Outcome.UNMEASURED,
     fault_class=FaultClass.NODE,
     next_step="wait for the first round; if no device appears, read the agent's log",
 )
@@ -115,7 +116,7 @@ LISTED_TWICE = _setting(
     next_step="only one backend may list a device: disable one of the backends in agent.backends, or remove the device "
     "from the output of the command",
 )
-WITHHELD = _rule(code="inventory.withheld", outcome=Outcome.WARN, fault_class=FaultClass.CONFIGURATION)
+WITHHELD = _rule(code="inventory.withheld", outcome=Outcome.SKIPPED, fault_class=FaultClass.CONFIGURATION)
 EXCLUDED = _setting(
     code="inventory.excluded",
     next_step="acknowledge the finding, or remove the board from NVreg_ExcludedGpus and reload the driver",

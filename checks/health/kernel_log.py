@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import partial
 
 import msgspec
 
@@ -54,10 +55,12 @@ READABLE = Rule(
     fault_class=FaultClass.CONFIGURATION,
     action=Action.INSPECT,
     clearing=Clearing.UNMEASURED,
-    next_step="give the agent's user read access: group adm or systemd-journal, or kernel.dmesg_restrict=0",
+    next_step="let the agent's user read /dev/kmsg (root, CAP_SYSLOG or kernel.dmesg_restrict=0; mount it in a"
+    " container) or the journal (group adm or systemd-journal)",
 )
-LOST = Rule(check="kernel-log", code="kernel_log.lost_records", fault_class=FaultClass.NODE)
-SKIPPED = Rule(check="kernel-log", code="kernel_log.skipped_bytes", fault_class=FaultClass.NODE)
+_count = partial(Rule, check="kernel-log", outcome=Outcome.SKIPPED, fault_class=FaultClass.NODE)
+LOST = _count(code="kernel_log.lost_records")
+SKIPPED = _count(code="kernel_log.skipped_bytes")
 
 
 class KernelLog(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -85,8 +85,9 @@ def _over_limit(drawn: Observation, limit: Observation, policy: Power) -> Findin
     if drawn.number is None or not limit.number:
         return rule.skip(drawn, "the device reports no power limit")
     allowed = choose("power.over_limit", configuration=policy.over_limit_ratio)
-    facts = f"power draw {drawn.number:.0f} W, limit {limit.number:.0f} W"
-    return rule.against(drawn, drawn.number / limit.number, allowed, facts, beside=(limit,))
+    ratio = drawn.number / limit.number
+    facts = f"power draw {drawn.number:.0f} W, {ratio:.0%} of the power limit of {limit.number:.0f} W"
+    return rule.against(drawn, ratio, allowed, facts, beside=(limit,))
 
 
 def _lowered(limit: Observation, default: Observation | None, policy: Power) -> Finding:

@@ -131,12 +131,12 @@ def _by_temperature(view: View, device: Device, sensor: Observation, policy: The
         limit = msgspec.structs.replace(limit, op=">")  # the maximum operating temperature itself is allowed
     rule = SLOWDOWN if policy.slowdown_celsius is not None else _worded(which)
     yield _against(rule.confirmed_by(policy), sensor, limit, stop)
-    yield _against(
-        HIGH.confirmed_by(policy),
-        sensor,
-        _limit(HIGH_ROW, sensor, policy.high_celsius, warm.number if warm else at - margin if at is not None else None),
-        warm or stop,
-    )
+    below = at - margin if at is not None else None
+    high = _limit(HIGH_ROW, sensor, policy.high_celsius, warm.number if warm else below)
+    if high is not None and warm is None and below is not None and policy.high_celsius is None:
+        source = f"{margin:.0f} °C below the {at:.0f} °C that the device reports"
+        high = msgspec.structs.replace(high, source=source)
+    yield _against(HIGH.confirmed_by(policy), sensor, high, warm or stop)
 
 
 def _worded(which: str) -> Rule:

@@ -213,7 +213,8 @@ class _Reader:
             raise _Mistake("kind", f"found {_found(name)}, {_allowed(str(name), KINDS)}")
         kind = KINDS[name]
         for key in table:
-            _known(key, (*COMMON, *kind.settings))
+            if key not in (names := (*COMMON, *kind.settings)):
+                raise _Mistake(key, f"unknown key, allowed for the kind {name}: {', '.join(names)}")
             _sound(table, key)
         for key in kind.required:
             if key not in table:

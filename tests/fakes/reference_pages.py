@@ -49,6 +49,10 @@ def checks_page(_repository: Path) -> str:
         "count at once. If a limit is not set in the configuration, the limit that the device reports applies, or",
         "else the one in the [table of limits](#limits).",
         "",
+        "The *fault class* says where the fault lies: the hardware, the configuration, the drivers and",
+        "software of the node (`node`), or an application; otherwise it is `unknown`. *Clears as* is the [clearing",
+        "class](clearing.md).",
+        "",
         "Every check can also raise `check.error`: the check could not run, or could not judge one record. This is",
         "a bug in the check. The agent raises `agent.error` if one of its parts failed. Both make a node `unknown`",
         "and close no gate. Of the findings of one check that close no gate and have the same outcome (`warn`,",
@@ -136,7 +140,8 @@ def _wrong_result_words(row: ClearingRow) -> list[str]:
         "no less power than the load that showed them, or its last minute before they showed, and over no less than",
         f"{(row.retest_memory_ratio or 1) * 100:.0f} % of its memory. A heat or power",
         "that was not recorded proves nothing; one that the device cannot tell is left out. Where such a load takes",
-        f"longer than {(row.retest_longest_seconds or 0) / 3600:.0f} hours, only a person or another serial ends it."
+        f"longer than {(row.retest_longest_seconds or 0) / 3600:.0f} hours, only another serial clears it;"
+        " `nodevet ack` takes it out of the verdict."
         f" {row.replace_after} loads with a wrong result of one serial",
         f"within {row.replace_within_days:.0f} days, on the same node, ask for its replacement.",
         "",
@@ -147,7 +152,7 @@ def clearing_page(_repository: Path) -> str:
     """What ends a finding, by its class."""
     lines = _head("How a finding clears", "checks/reference/clearing.csv")
     lines += [
-        "A finding clears on the evidence that its class requires, never by age and never by a restart.",
+        "A finding clears on the evidence that its *clearing class* requires, never by age and never by a restart.",
         "[Verdict](../explanation/verdict.md#how-a-finding-clears) explains the classes. In every class, a finding",
         "that a person acknowledged (`nodevet ack`) does not count, until it needs a more severe action, or clears",
         "and occurs again. With `--until`, it also does not count if it occurs again before that time.",
@@ -159,7 +164,7 @@ def clearing_page(_repository: Path) -> str:
     rows = clearing_table().values()
     lines += _table(
         (
-            "Class",
+            "Clearing class",
             "Good samples in a row",
             "Passed re-test",
             "Another serial in its place",
@@ -187,7 +192,7 @@ def clearing_page(_repository: Path) -> str:
         if row.retest_needs_reboot:
             actions = " or ".join(f"`{action.value}`" for action in row.retest_needs_reboot)
             lines += [f"Where the finding asks for {actions}, only a re-test in a later boot counts."]
-    lines += ["", "| Class | Why |", "|---|---|"]
+    lines += ["", "| Clearing class | Why |", "|---|---|"]
     lines += [f"| `{row.clearing.value}` | {_cell(row.source)} |" for row in rows]
     lines += ["", "## What comes and goes", "", *_damping_lines()]
     lines += ["", "## Actions", "", "From mild to hard; a verdict asks for the hardest that its findings ask for.", ""]
@@ -228,7 +233,7 @@ def xid_page(_repository: Path) -> str:
     rows = load_table("nvidia_xid.csv", XidRow)
     told = [row for row in rows if row.name != "unused"]
     lines += _table(
-        ("XID", "Case", "Meaning", "Counts as", "Class", "Action", "Clears as", "Gates"),
+        ("XID", "Case", "Meaning", "Counts as", "Fault class", "Action", "Clears as", "Gates"),
         (
             (
                 str(row.xid),
@@ -311,7 +316,7 @@ def _policy(declared: Check) -> list[str]:
 
 def _codes(declared: Check) -> list[str]:
     rows = [*_declared_codes(declared), *MADE_WHILE_JUDGING.get(declared.name, ())]
-    lines = ["", *_table(("Code", "Counts as", "Class", "Action", "Clears as", "Next step"), rows)]
+    lines = ["", *_table(("Code", "Counts as", "Fault class", "Action", "Clears as", "Next step"), rows)]
     if declared.name == "kernel-log":
         lines += ["", "And one code per kind of event: [XID and SXid](xid.md), [the kernel log](kernel-log.md)."]
     return lines
@@ -389,7 +394,14 @@ MADE_WHILE_JUDGING: dict[str, tuple[tuple[str, ...], ...]] = {
             READING.next_step,
         ),
         *(
-            (f"`{rule.code}`", "unknown; fail when it is final", "node", "`reboot`", "`hardware_event`", rule.next_step)
+            (
+                f"`{rule.code}`",
+                "fail" if rule.at_first is None else "unknown; fail when it repeats",
+                "node",
+                "`reboot`",
+                "`hardware_event`",
+                rule.next_step,
+            )
             for rule in BROKEN.values()
         ),
     ),
