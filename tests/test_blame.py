@@ -1648,15 +1648,15 @@ def test_a_wait_in_the_module_of_the_driver_counts(
     bench.close()
 
 
-@pytest.mark.parametrize(("ran", "is_over"), [(4.0, False), (0.1, True)])
+@pytest.mark.parametrize(("ran", "waited", "is_over"), [(4.0, 1.0, False), (4.0, 0.0, False), (0.1, 1.0, True)])
 def test_a_call_that_works_has_its_time_on_a_processor(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ran: float, is_over: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ran: float, waited: float, is_over: bool
 ) -> None:
-    """It waited for one for a fifth of its deadline, which ends so much later; a wait for the driver needs none."""
+    """It waited for one, or was stopped between two looks, for a fifth of its deadline, which ends so much later."""
     bench, around = for_a_while(tmp_path, 0.0, 0.0)
     monkeypatch.setattr(around, "_ran_and_waited", lambda _pid: (1.0, 1.0))
     bench.round(INTERVAL)
-    around.after = ProcessStatus("R", False, 0, ran_seconds=1.0 + ran, waited_seconds=2.0)
+    around.after = ProcessStatus("R", False, 0, ran_seconds=1.0 + ran, waited_seconds=1.0 + waited)
     hang(bench)
     bench.pass_time(DEADLINE)
     bench.until(lambda: True)
