@@ -8,14 +8,16 @@ import os
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any
 
 import msgspec
 import pytest
 from fakes.views import gpu
 
-from nodevet.checks.backends.base import BackendError
+from nodevet.checks.backends.base import MOST_EVENTS, BackendError
 from nodevet.checks.backends.reader_main import ChildContext, ReaderServer
 from nodevet.checks.backends.standstill import WAKE, end_at_crashes, stand_still_at_crashes
 from nodevet.checks.core.model import Device, Event, FailureKind, Instant, Reading
@@ -38,6 +40,7 @@ from nodevet.checks.ipc.worker import ChildEnd
 
 DEVICES = (gpu("GPU-a", "0000:1b:00.0"), gpu("GPU-b", "0000:2b:00.0"))
 HEAT = Reading("temperature_celsius", 40.0)
+XID = Event(code="nvidia.xid.79", source="nvml", time=Instant("b", 1, 1e9), text="XID 79", device="GPU-a")
 
 
 class Odd:
@@ -217,6 +220,41 @@ def test_what_fails_beside_the_readings_is_told_once_and_costs_no_reading(functi
     assert [device.id for device in ready.devices] == ["GPU-a", "GPU-b"]
     assert ready.versions["driver"].isprintable()
     assert not [entry for entry in messages if isinstance(entry, EventMessage)]
+
+
+def test_events_are_told_as_they_come() -> None:
+    """One that cannot be had takes none with it that came before."""
+
+    def events() -> Iterator[Event]:
+        yield XID
+        raise ValueError("odd")
+
+    messages = served(Odd(events=events))
+    assert [entry.event.code for entry in messages if isinstance(entry, EventMessage)] == [XID.code] * 4
+    assert len([entry for entry in messages if isinstance(entry, Note)]) == 1
+
+
+@pytest.mark.parametrize(("count", "seconds"), [(MOST_EVENTS, 0.1), (MOST_EVENTS - 1, 2.0)], ids=["more", "all"])
+def test_after_a_look_that_left_events_the_next_one_comes_soon(count: int, seconds: float) -> None:
+    """A storm is told while it lasts, and a driver whose events never end takes no processor."""
+    waited: list[float] = []
+    ours, theirs = socket.socketpair()
+    progress, _ = Progress.create()
+    with ours, theirs:
+        end = ChildEnd(Channel(theirs), progress)
+        start = Start("nvidia")
+        reader = ReaderServer(end, ChildContext(end, start), Odd(events=lambda: [XID] * count), start)
+        thread = threading.Thread(target=reader.serve)
+        thread.start()
+        decoder = Decoder()
+        told = 0
+        while told < 2 * count:
+            told += sum(isinstance(entry, EventMessage) for entry in decoder.feed(ours.recv(1 << 16)))
+            if told:
+                waited.append(time.monotonic())
+        ours.sendall(encode(Stop()))
+        thread.join(5)
+    assert max(after - before for before, after in pairwise(waited)) == pytest.approx(seconds, abs=0.5)
 
 
 def test_the_number_before_the_line_is_odd_inside_a_call_alone() -> None:

@@ -13,6 +13,10 @@ from nodevet.checks.core.errors import NodevetError
 from nodevet.checks.core.guard import Bug, attempt
 from nodevet.checks.core.model import Device, Event, Failure, FailureKind, Instant, Reading
 from nodevet.checks.core.wire import Progress
+from nodevet.checks.reference.limits import from_table
+
+MOST_EVENTS = int(from_table("reader.events").value)
+"""So many events a backend yields at one look; the next look takes the rest."""
 
 Loaded = TypeVar("Loaded")
 
@@ -81,7 +85,7 @@ class Backend(Protocol):
         ...
 
     def events(self) -> Iterator[Event]:
-        """Return the events since the last call, without waiting; nothing if unsupported."""
+        """Return the events since the last call, at most MOST_EVENTS, without waiting; nothing if unsupported."""
         ...
 
     def close(self) -> None:

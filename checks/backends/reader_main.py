@@ -23,7 +23,7 @@ import msgspec
 from nodevet.checks.core.clock import SystemClock
 from nodevet.checks.core.errors import Closed, WireError
 from nodevet.checks.core.guard import Bug, attempt
-from nodevet.checks.core.model import Device, Event, Failure, FailureKind, Instant, Reading, Sample
+from nodevet.checks.core.model import Device, Failure, FailureKind, Instant, Reading, Sample
 from nodevet.checks.core.wire import (
     PROTOCOL,
     EventMessage,
@@ -42,7 +42,7 @@ from nodevet.checks.ipc.worker import ChildEnd, become_child
 from nodevet.checks.reference.vendors import backend_names, vendor_of
 from nodevet.checks.system.exhaustion import for_want
 
-from .base import Backend, BackendError, BackendFactory, imported
+from .base import MOST_EVENTS, Backend, BackendError, BackendFactory, imported
 from .device_nodes import SAID_WITHOUT_ASKING, refused_nodes
 from .sound import sound_device, sound_readings, sound_sample, sound_text, told_apart
 from .standstill import end_at_crashes, stand_still_at_crashes
@@ -68,6 +68,9 @@ COMMAND = BackendModule("nodevet.checks.backends.command.backend", None)
 WAITING = "waiting for the agent"
 
 CHUNK_BYTES = 1 << 20
+
+REST_SECONDS = 0.1
+"""Until the next look for events if the last one took as many as it may: a storm is told while it lasts."""
 
 
 class ChildContext:
@@ -108,6 +111,7 @@ class ReaderServer:
         self._own: dict[str, Device] = {}  # the backend's id of each device, by the id that the agent uses
         self._queue: deque[Message] = deque()
         self._told: dict[str, str] = {}
+        self._taken = 0  # events of the last look
         self._poll = select.poll()
         self._poll.register(end.channel.fileno(), select.POLLIN)
 
@@ -129,10 +133,15 @@ class ReaderServer:
     def _next_message(self) -> Message:
         """Wait for the agent, polling for events meanwhile."""
         self._progress.write(WAITING)
-        while not self._receive(self._module.event_poll_seconds):
+        while not self._receive(self._until_look()):
             self._send_events()
             self._progress.write(WAITING)
         return self._queue.popleft()
+
+    def _until_look(self) -> float | None:
+        """Return how long to wait for the agent before the next look for events; None where there is none."""
+        usual = self._module.event_poll_seconds
+        return usual if usual is None or self._taken < MOST_EVENTS else REST_SECONDS
 
     def _receive(self, timeout_seconds: float | None) -> bool:
         """Queue the messages that arrive within *timeout_seconds* (None: no limit); return whether any is queued."""
@@ -206,14 +215,15 @@ class ReaderServer:
         return devices
 
     def _send_events(self) -> None:
-        """Send the new events; an event that cannot be read or sent is lost alone."""
-        events = attempt(lambda: tuple(self._backend.events()), let=(BackendError, Closed))
-        sent = attempt(partial(self._send_each, events), let=(Closed,)) if not isinstance(events, Bug) else events
+        """Send the new events as they come; one that cannot be read or sent ends this look."""
+        self._taken = 0
+        sent = attempt(self._send_each, let=(BackendError, Closed))
         self._tell_once("events cannot be read", str(sent) if isinstance(sent, Bug) else "")
 
-    def _send_each(self, events: tuple[Event, ...]) -> None:
+    def _send_each(self) -> None:
         names = {own.id: name for name, own in self._own.items()}
-        for event in events:
+        for event in self._backend.events():
+            self._taken += 1
             device = None if event.device is None else names.get(event.device, sound_text(event.device))
             self._channel.send(EventMessage(msgspec.structs.replace(event, text=sound_text(event.text), device=device)))
 

@@ -6,7 +6,7 @@ import ctypes
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from nodevet.checks.backends.base import Context
+from nodevet.checks.backends.base import MOST_EVENTS, Context
 from nodevet.checks.core.model import Device, Event, Provenance
 
 from .identity import label_of
@@ -26,6 +26,7 @@ class XidEvents:
         self._set: Any = None
         self._by_handle: dict[int, Device] = {}
         self._failure_noted = False
+        self._rest_noted = False
 
     def watch(self, devices: Iterable[tuple[Device, Target]]) -> None:
         """Register each of *devices*; its handle is stored, because a lost device cannot report its identity."""
@@ -40,14 +41,17 @@ class XidEvents:
                 self._register(device, target)
 
     def read(self) -> Iterator[Event]:
-        """Yield the XIDs since the last call, without waiting for one."""
-        while self._set is not None:
+        """Yield the XIDs since the last call, at most MOST_EVENTS, without waiting for one."""
+        if self._set is None:
+            return
+        for _ in range(MOST_EVENTS):
             symbol = "nvmlEventSetWait_v2"
             code, data = self._library.attempt(symbol, symbol, self._set, 0)
             if code:
                 self._note_failure(code)
                 return
             yield self._event(data)
+        self._note_rest()
 
     def close(self) -> None:
         """Release the set."""
@@ -74,6 +78,13 @@ class XidEvents:
             provenance=Provenance.DRIVER,
             fields={name: str(number) for name, number in instances.items() if number != NO_INSTANCE},
         )
+
+    def _note_rest(self) -> None:
+        """Log once that a look ended before the events did."""
+        if not self._rest_noted:
+            reason = f"it had {MOST_EVENTS} and may have more; the next look takes those"
+            self._context.note("warning", "NVML has more events than a look takes", reason=reason)
+        self._rest_noted = True
 
     def _note_failure(self, code: int) -> None:
         """Log once that events cannot be read; a timeout without an event is normal."""
