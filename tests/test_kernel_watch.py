@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import selectors
 from pathlib import Path
@@ -11,9 +12,12 @@ import msgspec
 import pytest
 from fakes.clocks import SteppedClock
 
-from nodevet.agent.readers.kernel_watch import BEGIN_SECONDS, KernelWatch
+from nodevet.agent.readers.kernel_watch import BEGIN_SECONDS, RETRY_SECONDS, KernelWatch
 from nodevet.checks.core.clock import SystemClock
 from nodevet.checks.kernel_log import reader
+from nodevet.checks.kernel_log.reader import KernelLogReader
+
+FALLEN = "NVRM: Xid (PCI:0000:80:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.\n"
 
 
 @pytest.mark.parametrize("memory", [b"\xc1", msgspec.msgpack.encode({"another": "version"})])
@@ -52,6 +56,47 @@ def test_a_log_that_becomes_something_else_is_told_and_opened_anew(tmp_path: Pat
         watch.close()
         os.close(master)
         os.close(slave)
+
+
+@pytest.mark.parametrize("function", ["fstat", "lseek"])
+def test_a_log_on_a_server_that_is_gone_is_told_and_opened_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: str
+) -> None:
+    """Its size or place cannot be had for a while (ESTALE, ENOTCONN): no part of the agent fails, no line is lost."""
+    path = tmp_path / "kernel.log"
+    path.write_text(FALLEN)
+    told: list[str] = []
+    clock = SteppedClock()
+    with selectors.DefaultSelector() as selector:
+        watch = KernelWatch(str(path), clock, selector, log=told.append)
+        assert [event.code for event in watch.read()] == ["nvidia.xid.79"]
+        with path.open("a") as log:
+            log.write(FALLEN.replace("79", "48"))
+        with monkeypatch.context() as gone:
+            gone.setattr(os, function, Mock(side_effect=OSError(errno.ESTALE, os.strerror(errno.ESTALE))))
+            for _ in range(3):
+                clock.advance(RETRY_SECONDS)
+                assert watch.read() == []
+        assert not watch.state.readable
+        assert told == [f"{path}: reading failed: Stale file handle"]
+        clock.advance(RETRY_SECONDS)
+        assert [event.code for event in watch.read()] == ["nvidia.xid.48"]
+        assert watch.state.readable
+        watch.close()
+
+
+def test_a_log_whose_server_refuses_to_close_it_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The descriptor is free all the same, and must not be closed again when it is another's."""
+    path = tmp_path / "kernel.log"
+    path.write_text(FALLEN)
+    opened = KernelLogReader(str(path), boot_id="b")
+    with monkeypatch.context() as gone:
+        closing = Mock(side_effect=OSError(errno.EIO, os.strerror(errno.EIO)), wraps=os.close)
+        gone.setattr(os, "close", closing)
+        opened.close()
+        opened.close()
+    os.close(closing.call_args.args[0])
+    assert closing.call_count == 1
 
 
 def test_a_long_file_is_told_until_it_is_read_and_what_was_passed_over_for_good(

@@ -152,6 +152,7 @@ class KernelWatch(Service):
             self._failed(str(error))
             self._next = now + RETRY_SECONDS
             return []
+        self._failure = ""
         self._next = now + self._pause()
         return events
 
@@ -186,7 +187,6 @@ class KernelWatch(Service):
             read=self._read_descriptor,
             stands_for_kernel=self._stands_for_kernel,
         )
-        self._failure = ""
         if not self._reader.pollable:
             return
         try:

@@ -15,6 +15,7 @@ import stat
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -151,14 +152,19 @@ class KernelLogReader:
         self._partial = b""
         self._stands_for_kernel = stands_for_kernel
         self._descriptor, self._kind = _open(path)
-        self.is_evidence = stands_for_kernel or is_kernel_device(self._descriptor)
+        self.is_evidence = stands_for_kernel
         """Whether the log is written by the kernel alone; a user can write into any other."""
         self._unsettled: list[tuple[int, Cursor]] = []
         self.was_at_end = False
         """Whether everything present at the opening has been read: a file may have gigabytes."""
         self.skipped_bytes = 0
         """The skipped bytes of a regular file, of which more was unread than can be read in time."""
-        self._resume(cursor if cursor is not None and cursor.boot_id == boot_id else None)
+        try:
+            self.is_evidence = stands_for_kernel or is_kernel_device(self._descriptor)
+            self._resume(cursor if cursor is not None and cursor.boot_id == boot_id else None)
+        except OSError as error:
+            self.close()
+            raise KernelLogError(f"{self.path}: reading failed: {error.strerror}") from error
 
     @property
     def pollable(self) -> bool:
@@ -218,9 +224,10 @@ class KernelLogReader:
 
     def close(self) -> None:
         """Close the descriptor. Harmless when called twice."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            with suppress(OSError):  # a file server may refuse; the descriptor is free all the same (close(2))
+                os.close(descriptor)
 
     def _resume(self, cursor: Cursor | None) -> None:
         self._sequence = cursor.sequence if cursor else None
@@ -237,11 +244,11 @@ class KernelLogReader:
             self._beginning = Beginning(cursor.beginning)
 
     def _lines(self) -> Iterator[Line]:
-        """Yield the available lines, at most MAXIMUM_RECORDS."""
-        if stat.S_ISCHR(self._kind):
-            yield from self._device_lines()
-        else:
-            yield from self._stream_lines()
+        """Yield the available lines, at most MAXIMUM_RECORDS. Raises KernelLogError where reading fails."""
+        try:
+            yield from self._device_lines() if stat.S_ISCHR(self._kind) else self._stream_lines()
+        except OSError as error:  # of its size or place: a file on a server is stale, or the server is gone
+            raise KernelLogError(f"{self.path}: reading failed: {error.strerror}") from error
 
     def _device_lines(self) -> Iterator[Line]:
         for _ in range(MAXIMUM_RECORDS):
