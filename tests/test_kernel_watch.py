@@ -34,6 +34,23 @@ def test_memory_of_another_version_is_told_and_the_log_is_read_from_the_boot_on(
     assert "another" in told[0] or "earlier version" in told[0]
 
 
+@pytest.mark.parametrize("place", [{"offset": -5}, {"sequence": -5}], ids=["byte", "record"])
+def test_a_position_that_no_log_has_is_told_and_the_log_is_read_from_its_begin(
+    tmp_path: Path, place: dict[str, int]
+) -> None:
+    """Another release kept it, or its bytes changed: no event is missed."""
+    path = tmp_path / "kernel.log"
+    path.write_text(FALLEN)
+    clock = SystemClock()
+    memory = msgspec.msgpack.encode({"boot_id": clock.instant().boot_id, "inode": path.stat().st_ino} | place)
+    told: list[str] = []
+    with selectors.DefaultSelector() as selector:
+        watch = KernelWatch(str(path), clock, selector, memory=memory, log=told.append)
+        assert [event.code for event in watch.read()] == ["nvidia.xid.79"]
+        watch.close()
+    assert len(told) == 1 and "the saved position cannot be decoded: Expected `int` >= 0" in told[0]
+
+
 @pytest.mark.parametrize("kind", ["fifo", "folder", "terminal"])
 def test_a_log_that_becomes_something_else_is_told_and_opened_anew(tmp_path: Path, kind: str) -> None:
     """A file that is replaced by no file ends neither the agent nor a descriptor that is not its own."""

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import msgspec
 
@@ -82,6 +82,10 @@ class KernelLogError(NodevetError):
     """The kernel log cannot be read; the message names the remedy."""
 
 
+_Place = Annotated[int, msgspec.Meta(ge=0)]
+"""No log has a record or a byte before its first: a kept position below 0 is refused like one that is unreadable."""
+
+
 class Cursor(msgspec.Struct, frozen=True):
     """The position up to which the log was read: the last sequence number, or inode and offset of a regular file.
 
@@ -89,8 +93,8 @@ class Cursor(msgspec.Struct, frozen=True):
     """
 
     boot_id: str
-    sequence: int | None = None
-    offset: int = 0
+    sequence: _Place | None = None
+    offset: _Place = 0
     inode: int = 0
     seconds: float | None = None
     beginning: bytes = b""
