@@ -25,8 +25,8 @@ from nodevet.agent.config.load import load_configuration
 from nodevet.agent.config.settings import Configuration
 from nodevet.agent.control.server import Control, NoArguments, Verb
 from nodevet.agent.daemon.event_log import EventLog
-from nodevet.agent.daemon.loop import Daemon
-from nodevet.agent.daemon.services import Services
+from nodevet.agent.daemon.loop import BROKEN_TURN_SECONDS, Daemon
+from nodevet.agent.daemon.services import BROKEN_WAIT_SECONDS, Services
 from nodevet.agent.daemon.showing import Showing
 from nodevet.agent.daemon.verbs import Served, verbs
 from nodevet.agent.readers.supervisor import Supervisor
@@ -161,6 +161,29 @@ def test_each_function_of_a_service_may_raise(function: str) -> None:
     whole, broken = Plain(), Drilled(Plain(), **{function: planted})
     assert CALLS[function](Services((broken,), guard)) == CALLS[function](Services((whole,), guard))
     assert [fault.part for fault in guard.faults] == [f"any: {function}"]
+
+
+def test_a_service_that_raises_while_it_is_due_is_not_due_at_once_again() -> None:
+    """It cannot have moved its deadline: the loop would take a whole processor. The others are due when they say."""
+    ready = False
+    now = 100.0
+
+    def tick() -> None:
+        if not ready:
+            raise PlantedError
+
+    broken = Drilled(Plain("broken"), tick=tick, next_deadline=lambda: 99.0)
+    sound = Drilled(Plain("sound"), next_deadline=lambda: due)
+    services = Services((broken, sound), Guard(lambda _line: None), lambda: now)
+    due = 200.0
+    assert services.next_deadline == 99.0
+    services.tick()
+    assert services.next_deadline == 100.0 + BROKEN_WAIT_SECONDS
+    due = 100.5
+    assert services.next_deadline == 100.5
+    ready = True
+    services.tick()
+    assert services.next_deadline == 99.0
 
 
 def test_a_description_that_raises_costs_only_itself() -> None:
@@ -328,6 +351,25 @@ def test_services_that_always_raise_leave_the_readers_and_the_verdict(tmp_path: 
     assert last.verdict.state is State.UNKNOWN
     assert {entry.key.code for entry in last.episodes} == {CODE}
     assert was_read(last)
+
+
+def test_a_service_that_raises_and_leaves_its_input_takes_no_processor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What wakes the loop stays readable, as a log whose reader fails: a turn then has a least time."""
+    plain, selector = selectors.DefaultSelector, selectors.DefaultSelector()
+    given = iter((selector,))  # to the loop, which is the first to ask
+    monkeypatch.setattr(selectors, "DefaultSelector", lambda: next(given, None) or plain())
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.send(b"x")
+        selector.register(ours, selectors.EVENT_READ, lambda _mask: None)
+        drill = Drill(tmp_path, lambda name, field, _call: (name, field) == ("log", "tick"), was_read)
+        began = time.monotonic()
+        drill.run()
+        seconds = time.monotonic() - began
+    assert was_read(drill.snapshots[-1])
+    assert drill.calls["log: tick"] <= 1 + seconds / BROKEN_TURN_SECONDS
 
 
 def test_a_reload_that_raises_leaves_the_settings_before_it_and_ends_for_systemd(

@@ -76,7 +76,7 @@ from .own_use import OwnUseReader
 from .pace import Pace
 from .reload import taken_up
 from .reports import Reports
-from .services import Descriptors, HostName, Log, Services, Socket, Store, runtime_directory, slurm
+from .services import BROKEN_WAIT_SECONDS, Descriptors, HostName, Log, Services, Socket, Store, runtime_directory, slurm
 from .showing import Showing
 from .strays import Strays
 from .verbs import verbs
@@ -84,8 +84,8 @@ from .verbs import verbs
 LONGEST_WAIT_SECONDS = 10.0
 """How long the loop may sleep when nothing is due: whatever happens wakes it."""
 
-BROKEN_WAIT_SECONDS = 1.0
-"""How long it may sleep while a part of the agent fails."""
+BROKEN_TURN_SECONDS = 0.05
+"""Least time of a turn in which a part of the agent failed: no signal, answer or reader waits much longer for it."""
 
 STOP_SECONDS = 1.5
 
@@ -209,6 +209,9 @@ class Daemon:
         self._services.tick()
         if self._pace.due:
             self._guard.run("round", self.judge, self._pace.judged)
+        if self._services.has_broken:
+            # What it left unread wakes the selector at once, again and again.
+            time.sleep(BROKEN_TURN_SECONDS)
 
     def _hear(self, key: selectors.SelectorKey, mask: int) -> None:
         """Let the owner of *key* take what came; one that only raises is heard no more, or the loop would spin."""
@@ -344,7 +347,8 @@ class Daemon:
             HostName(configuration),
             Watchdog(self._notifier, self._clock),
         )
-        return Services((self._through(service) for service in gathered if service is not None), self._guard)
+        driven = (self._through(service) for service in gathered if service is not None)
+        return Services(driven, self._guard, self._clock.monotonic)
 
     def _readers(self, memory: bytes | None) -> Ingest:
         """Return the readers of all backends, and look for those that an agent before has left."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import selectors
 import socket
+import time
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from functools import partial, reduce
@@ -43,25 +44,44 @@ from .strays import Strays
 
 Answer = TypeVar("Answer")
 
+BROKEN_WAIT_SECONDS = 1.0
+"""Until the next turn for a part of the agent that fails, whatever it asks for."""
+
 
 class Services:
     """All services of the daemon. Each function of each runs under the guard: one that raises contributes nothing."""
 
-    def __init__(self, services: Iterable[Service], guard: Guard) -> None:
-        """Drive *services* in their order."""
+    def __init__(
+        self, services: Iterable[Service], guard: Guard, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Drive *services* in their order; *monotonic* is the clock of their deadlines."""
         self._services = tuple(services)
         self._guard = guard
+        self._monotonic = monotonic
+        self._broken: dict[str, float] = {}
         self._taking_part: dict[str, tuple[Service, ...]] = {}
 
     def tick(self) -> None:
-        """Let each do what is due."""
-        self._each("tick", lambda service: service.tick(), None)
+        """Let each do what is due; one that raises cannot have moved its deadline, and is not due at once again."""
+        broken: list[str] = []
+        for service in self._parts("tick"):
+            self._guard.run(f"{service.name}: tick", service.tick, partial(broken.append, service.name))
+        self._broken = dict.fromkeys(broken, self._monotonic() + BROKEN_WAIT_SECONDS) if broken else {}
+
+    @property
+    def has_broken(self) -> bool:
+        """Return whether the last ``tick`` of one raised."""
+        return bool(self._broken)
 
     @property
     def next_deadline(self) -> float:
         """Return the earliest deadline in monotonic seconds, infinity where none has one."""
-        deadlines = self._each("next_deadline", lambda service: service.next_deadline, None)
+        deadlines = self._each("next_deadline", self._due, None)
         return min((when for when in deadlines if when is not None), default=math.inf)
+
+    def _due(self, service: Service) -> float | None:
+        when = service.next_deadline
+        return when if when is None else max(when, self._broken.get(service.name, when))
 
     def before_judging(self) -> None:
         """Let each bring in what it looks at once per judgement."""
