@@ -102,6 +102,48 @@ def test_a_log_on_a_server_that_is_gone_is_told_and_opened_anew(
         watch.close()
 
 
+@pytest.mark.parametrize("before", ["folder", "nothing", "device"])
+def test_a_log_that_takes_the_place_of_none_is_read_at_once(tmp_path: Path, before: str) -> None:
+    """The next try is a minute away, and the finding would tell until then what is at its path no more."""
+    path = tmp_path / "kernel.log"
+    if before == "folder":
+        path.mkdir()
+    elif before == "device":
+        path.symlink_to("/dev/null")
+    told: list[str] = []
+    clock = SteppedClock()
+    with selectors.DefaultSelector() as selector:
+        watch = KernelWatch(str(path), clock, selector, log=told.append)
+        for _ in range(3):
+            assert watch.read() == []
+            clock.advance(1.0)
+        assert not watch.state.readable
+        if before == "folder":
+            path.rmdir()
+        path.unlink(missing_ok=True)
+        path.write_text(FALLEN)
+        assert [event.code for event in watch.read()] == ["nvidia.xid.79"]
+        watch.close()
+    assert watch.state.detail == "" and len(told) == 1
+
+
+def test_a_log_that_cannot_be_opened_is_tried_once_a_minute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop turns often, and each try may be a line of the audit."""
+    opened = Mock(side_effect=PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
+    path = tmp_path / "kernel.log"
+    path.write_text(FALLEN)
+    clock = SteppedClock()
+    with selectors.DefaultSelector() as selector:
+        watch = KernelWatch(str(path), clock, selector, log=lambda _line: None)
+        with monkeypatch.context() as refused:
+            refused.setattr(os, "open", opened)
+            for _ in range(100):
+                watch.read()
+                clock.advance(1.0)
+        watch.close()
+    assert opened.call_count == 2
+
+
 def test_a_log_whose_server_refuses_to_close_it_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The descriptor is free all the same, and must not be closed again when it is another's."""
     path = tmp_path / "kernel.log"

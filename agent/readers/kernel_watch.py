@@ -28,6 +28,7 @@ LOOK_SECONDS = 10.0
 """Poll interval of a log that the selector waits for: only for safety."""
 
 RETRY_SECONDS = 60.0
+"""Interval between two tries to open a log that cannot be read; another file at its path is opened at once."""
 
 PIECE_EVENTS = 1000
 """Limit of journal events per turn of the loop, which handles signals between two turns."""
@@ -82,6 +83,7 @@ class KernelWatch(Service):
         self._heard = False
         self._given = 0
         self._failure = ""
+        self._found: tuple[int, int, int] | None = None
 
     @property
     def state(self) -> KernelLogState:
@@ -142,7 +144,7 @@ class KernelWatch(Service):
     def read(self) -> list[Event]:
         """Return the events since the last call."""
         now = self._clock.monotonic()
-        if self._reader is None and now < self._next:
+        if self._reader is None and now < self._next and self._found == _file_at(self._path):
             return []
         try:
             if self._reader is None:
@@ -151,6 +153,7 @@ class KernelWatch(Service):
         except KernelLogError as error:
             self._failed(str(error))
             self._next = now + RETRY_SECONDS
+            self._found = _file_at(self._path)
             return []
         self._failure = ""
         self._next = now + self._pause()
@@ -261,3 +264,12 @@ class KernelWatch(Service):
             self._log(detail)
         self._failure = detail
         self.close()
+
+
+def _file_at(path: str) -> tuple[int, int, int] | None:
+    """Return what tells the file at *path* from another one; None where none can be seen."""
+    try:
+        status = os.stat(path)  # noqa: PTH116 (in each turn)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino, status.st_mode
