@@ -7,6 +7,7 @@ comes to do besides is one more of them.
 
 from __future__ import annotations
 
+import errno
 import os
 import selectors
 import signal
@@ -42,7 +43,7 @@ from nodevet.agent.store.publisher import Publisher
 from nodevet.agent.terminal.outlet import Outlet
 from nodevet.checks.burnin.launch import burn_command
 from nodevet.checks.core.clock import Clock
-from nodevet.checks.core.errors import ConfigurationError, StoreError
+from nodevet.checks.core.errors import ConfigurationError, DescriptorsClosed, StoreError
 from nodevet.checks.core.guard import Bug, Guard, attempt
 from nodevet.checks.core.model import AgentInfo, Episode, Instant, Key, Snapshot
 from nodevet.checks.engine.acknowledgement import Returns
@@ -196,14 +197,18 @@ class Daemon:
         with ExitStack() as cleanup:
             cleanup.enter_context(self._strays)
             self._start(cleanup)
-            while not self._stopping:
-                self._turn()
+            try:
+                while not self._stopping:
+                    self._turn()
+            except DescriptorsClosed:
+                cleanup.pop_all()  # what it would close is closed, or by now another's
+                raise
             self._stop()
         return 0
 
     def _turn(self) -> None:
         """Wait for the next thing, take it in, do what is due, and judge where something changed."""
-        for key, mask in self._selector.select(self._patience()):
+        for key, mask in self._wait():
             self._hear(key, mask)
         self._last_turn = time.monotonic()
         self._services.tick()
@@ -212,6 +217,16 @@ class Daemon:
         if self._services.has_broken:
             # What it left unread wakes the selector at once, again and again.
             time.sleep(BROKEN_TURN_SECONDS)
+
+    def _wait(self) -> list[tuple[selectors.SelectorKey, int]]:
+        """Return what can be read. Raises DescriptorsClosed where the selector is not ours any more."""
+        try:
+            return self._selector.select(self._patience())
+        except OSError as error:
+            if error.errno not in (errno.EBADF, errno.EINVAL):
+                raise
+            closer = self._watch.closer or "other code in its process"
+            raise DescriptorsClosed(f"{closer} closed the descriptors of the agent, which ends: correct it") from error
 
     def _hear(self, key: selectors.SelectorKey, mask: int) -> None:
         """Let the owner of *key* take what came; one that only raises is heard no more, or the loop would spin."""

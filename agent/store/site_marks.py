@@ -17,6 +17,7 @@ but writes no name: its own end says nothing about an agent.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from collections.abc import Callable, Iterable, Iterator
@@ -95,6 +96,7 @@ class SiteMarks(KnownMarks):
         self._descriptor: int | None = None
         self._may_open = True
         self._free = list(range(SLOTS))
+        self._closer = ""
         self._slots: dict[tuple[Work, str, str], bytes] = {}
         self._refused: dict[tuple[Work, str, str], str] = {}
         super().__init__(_recorded(runtime, self._boot_id))
@@ -115,6 +117,11 @@ class SiteMarks(KnownMarks):
     def over(self, code: SiteCode) -> AbstractContextManager[None]:
         """Return a context in which *code* runs, under its mark."""
         return self._marked(code)
+
+    @property
+    def closer(self) -> str:
+        """Return which code closed descriptors that are not its own; empty where none is known."""
+        return self._closer
 
     def restore(self) -> None:
         """Make the file of marks anew where it was removed. Raises StoreError."""
@@ -143,7 +150,8 @@ class SiteMarks(KnownMarks):
         try:
             yield
         finally:
-            self._write(slot, EMPTY)
+            if self._write(slot, EMPTY) == errno.EBADF:
+                self._closer = _title(code.work, one_line(code.name))
             self._free.append(slot)
 
     def _taken(self) -> int | None:
@@ -215,10 +223,14 @@ class SiteMarks(KnownMarks):
                 f"{path}: cannot be written ({error.strerror}): a check of a site that ends the agent goes on to do so"
             ) from error
 
-    def _write(self, slot: int, content: bytes) -> None:
+    def _write(self, slot: int, content: bytes) -> int:
+        """Write *content* into *slot* where that is possible; return the error number of the system, or 0."""
         if self._descriptor is not None and len(content) <= SLOT_BYTES:
-            with suppress(OSError):
+            try:
                 os.pwrite(self._descriptor, content, slot * SLOT_BYTES)
+            except OSError as error:
+                return error.errno or 0
+        return 0
 
 
 def known_marks(runtime: Path) -> KnownMarks:

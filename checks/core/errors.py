@@ -12,6 +12,7 @@ NodevetError
 ├── StoreError          the database cannot be used
 ├── BusyError           a lock, port or lease is held by another process
 ├── AgentAbsent, AgentSilent, AgentRefused   the agent is absent, silent or refuses (in agent/control/client.py)
+├── DescriptorsClosed   other code in the process closed the descriptors of the agent
 └── UsageError          the command line names something that does not exist
 """
 
@@ -32,6 +33,10 @@ class WireError(NodevetError):
 
 class Closed(WireError):  # noqa: N818 (a state of the channel rather than a mistake)
     """The other end of the channel is gone."""
+
+
+class DescriptorsClosed(NodevetError):  # noqa: N818 (a state of the process rather than a mistake of ours)
+    """Other code in the process closed the descriptors of the agent, which cannot go on."""
 
 
 class RegistryError(NodevetError):

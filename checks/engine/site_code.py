@@ -88,6 +88,11 @@ class Watch:
         """Return a context in which *code* runs."""
         return nullcontext()
 
+    @property
+    def closer(self) -> str:
+        """Return which code closed descriptors that are not its own; empty where none is known."""
+        return ""
+
 
 UNWATCHED = Watch()
 
