@@ -15,11 +15,11 @@ from hypothesis import given, strategies
 from jsonschema import Draft202012Validator
 
 from nodevet.checks.backends.command.schema import readings_schema
-from nodevet.checks.backends.command.unread_values import without_unread
+from nodevet.checks.backends.command.unread_values import mended
 from nodevet.checks.core.model import Reading, ReadingStatus, Scalar
 from nodevet.checks.core.parts import PART_NAMES, Part, PartKind
 from nodevet.checks.core.quantities import LARGEST_COUNT, QUANTITIES, Bounds, Quantity, QuantityKind, measured
-from nodevet.checks.core.readings import doubts, parse, reading_of
+from nodevet.checks.core.readings import Document, doubts, parse, reading_of
 
 CORE = {"kind": "sensor", "name": "core"}
 
@@ -383,6 +383,12 @@ def _places(value: object, before: tuple[str | int, ...] = ()) -> list[tuple[str
         list(value.items()) if isinstance(value, dict) else list(enumerate(value)) if isinstance(value, list) else []
     )
     return [path for key, entry in inner for path in ((*before, key), *_places(entry, (*before, key)))]
+
+
+def without_unread(data: bytes) -> Document | None:
+    """Return the document in *data* that was refused, as the agent takes it."""
+    found = mended(data)
+    return None if found is None else found.document
 
 
 def _arrives(data: bytes) -> None:

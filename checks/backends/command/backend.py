@@ -1,7 +1,7 @@
 """The backend of a site's own command: the command prints the readings, this module checks and returns them.
 
-One run of the command serves one round of one group. An implausible value costs only its reading. Any other
-mistake in the output refuses the whole document; then every device of the round is unread, and the message names
+One run of the command serves one round of one group. An unusable value costs only its reading, and words are cut. Any
+other mistake in the output refuses the whole document; then every device of the round is unread, and the message names
 the command, its error and the next step.
 """
 
@@ -35,14 +35,14 @@ from nodevet.checks.core.readings import (
     DeviceEntry,
     Document,
     EventEntry,
+    Mistake,
     address_of,
-    parse,
     reading_of,
 )
 from nodevet.checks.engine.renamed import COMMANDS, are_all_renamed, same_boards
 
 from .run import CommandRunner
-from .unread_values import without_unread
+from .unread_values import Mended, usable
 
 LIFELINE = 0
 """Standard input of a reader child: it hangs up when the agent has ended."""
@@ -154,7 +154,8 @@ class CommandBackend:
     def _take(self, group: str) -> dict[str, DeviceEntry]:
         """Run the command and return its entries by device id. Raises BackendError."""
         self._context.progress.write(f"run {self._spec.backend} for group {group}: {self._spec.argv[0]}")
-        document, said = taken(self._spec, self._runner, group)
+        taken_now, _, said = taken(self._spec, self._runner, group)
+        document = taken_now.document
         ids = {entry.id: identity(self._spec, entry) for entry in document.devices}
         self._refuse_repeats(group, document, ids)
         if said and said != self._last_said:
@@ -247,22 +248,24 @@ def runner(spec: CommandSpec, root: str, *, lifeline: int | None = None) -> Comm
     return CommandRunner(spec.argv, environment, spec.timeout_seconds, lifeline)
 
 
-def taken(spec: CommandSpec, runs: CommandRunner, group: str) -> tuple[Document, str]:
-    """Return the document of one run for *group*, and its last line of standard error. Raises BackendError."""
+def taken(spec: CommandSpec, runs: CommandRunner, group: str) -> tuple[Mended, tuple[Mistake, ...], str]:
+    """Return the document of one run for *group*, its mistakes, and its last line of standard error.
+
+    Raises BackendError where the document is refused.
+    """
     try:
         printed = runs.run(NODEVET_GROUP=group)
     except BackendError as error:
         raise _refused(spec, error.failure.detail, error.failure.kind) from error
-    document, mistakes = parse(printed.output)
-    document = document or without_unread(printed.output)
-    if document is None:
+    found, mistakes = usable(printed.output)
+    if found is None:
         reported = "; ".join(map(str, mistakes[:MISTAKES_TOLD]))
         more = f"; and {len(mistakes) - MISTAKES_TOLD} more" if len(mistakes) > MISTAKES_TOLD else ""
         beginning = repr(printed.output[:60].decode("utf-8", "replace"))
         begins = f" (it begins with {beginning})" if printed.output.strip() else ""
         said = f"; its last line on standard error: {printed.last_line}" if printed.last_line else ""
         raise _refused(spec, f"printed no proper document{begins}: {reported}{more}{said}")
-    return document, printed.last_line
+    return found, mistakes, printed.last_line
 
 
 def identity(spec: CommandSpec, entry: DeviceEntry) -> str:

@@ -2,7 +2,8 @@
 
 A tool prints "N/A", NaN or a number of a hundred digits for one broken sensor, and JSON itself has neither NaN nor a
 limit of digits. C prints nan, a shell prints nothing for an empty variable and 45,3 with a decimal comma, and for a
-dead GPU a script prints a tool's message, with colons and quotes. Any other mistake in a document is a bug of its
+dead GPU a script prints a tool's message, with colons and quotes. The words of a detail are put on one line and cut:
+they are for people, and a loss is a loss whatever a tool says of it. Any other mistake in a document is a bug of its
 program and refuses the whole document.
 """
 
@@ -15,10 +16,21 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
+
 from nodevet.checks.core.guard import one_line, printable
 from nodevet.checks.core.model import ReadingStatus
 from nodevet.checks.core.quantities import NO_VALUE, QUANTITIES
-from nodevet.checks.core.readings import Document, ReadingEntry, parse, repeated_keys, value_mistakes
+from nodevet.checks.core.readings import (
+    DETAIL_CHARACTERS,
+    TEXT_CHARACTERS,
+    Document,
+    Mistake,
+    ReadingEntry,
+    parse,
+    repeated_keys,
+    value_mistakes,
+)
 
 SHOWN_CHARACTERS = 40
 INTEGER_CHARACTERS = 20
@@ -40,6 +52,17 @@ _PIECE = re.compile(rf'{_VALUE}|(?P<other>"(?:[^"\\]|\\.)*+"?)|(?P<bare>[^\s",:{
 _CONTROL = re.compile(r"[\x00-\x1f]")
 
 
+NO_WORDS = "no reason is given"
+"""Stands for the detail of a failure that has no words."""
+
+
+class Mended(msgspec.Struct, frozen=True):
+    """A document that is taken, and whether more than unusable values was changed in it: its author is told."""
+
+    document: Document
+    is_changed: bool = False
+
+
 class _Odd:
     """A value that JSON or 64 bits cannot hold, as printed; it is valid only in a reading."""
 
@@ -47,7 +70,13 @@ class _Odd:
         self.printed = printed
 
 
-def without_unread(data: bytes) -> Document | None:
+def usable(data: bytes) -> tuple[Mended | None, tuple[Mistake, ...]]:
+    """Return the document in *data* as the agent takes it, None where it is refused, and the mistakes in it."""
+    document, mistakes = parse(data)
+    return (Mended(document) if document is not None else mended(data)), mistakes
+
+
+def mended(data: bytes) -> Mended | None:
     """Return the document in *data* with each unusable value as an ``error``; None where it has other mistakes.
 
     *data* is a document that ``parse`` refused.
@@ -55,11 +84,14 @@ def without_unread(data: bytes) -> Document | None:
     try:
         text, odd = _without_bare_words(data.decode("utf-8"))
         raw = json.loads(text, parse_int=_integer, parse_float=_number, parse_constant=lambda _: _Odd(odd.popleft()))
-        if next(repeated_keys(text), None) is not None or not _mark(raw):
+        if next(repeated_keys(text), None) is not None:
             return None
-        return parse(json.dumps(raw).encode())[0]
+        is_changed = _fit_words(raw)
+        _mark(raw)
+        document, _ = parse(json.dumps(raw).encode())
     except (TypeError, ValueError, RecursionError):  # an odd value is elsewhere than in a reading
         return None
+    return None if document is None else Mended(document, is_changed)
 
 
 def _without_bare_words(text: str) -> tuple[str, deque[str]]:
@@ -88,23 +120,36 @@ def _escaped(control: re.Match[str]) -> str:
     return f"\\u{ord(control[0]):04x}"
 
 
-def _mark(raw: object) -> int:
-    """Replace each unusable value in *raw* by an ``error``; return the number of changes.
-
-    A detail of several lines is made one line, which counts as a change too.
-    """
-    marked = 0
+def _mark(raw: object) -> None:
+    """Replace each unusable value in *raw* by an ``error``."""
     for entry in _readings(raw):
-        detail = entry.get("detail")
-        if isinstance(detail, str) and _CONTROL.search(detail):
-            entry["detail"] = one_line(detail)
-            marked += 1
         reason = _unread(entry)
         if reason:
             entry.pop("value", None)
             entry.update(status=ReadingStatus.ERROR.value, detail=reason)
-            marked += 1
-    return marked
+
+
+def _fit_words(raw: object) -> bool:
+    """Make each detail in *raw* one line of at most its length; return whether more than line breaks was changed."""
+    is_changed = False
+    for entry in _readings(raw):
+        detail = entry.get("detail")
+        if isinstance(detail, str):
+            entry["detail"] = fitted(detail, DETAIL_CHARACTERS)
+            is_changed |= len(detail) > DETAIL_CHARACTERS
+    for device in _list(raw, "devices"):
+        failure = device.get("failure") if isinstance(device, dict) else None
+        if isinstance(failure, dict):
+            detail = failure.get("detail")
+            failure["detail"] = (fitted(detail, TEXT_CHARACTERS) if isinstance(detail, str) else "") or NO_WORDS
+            is_changed |= failure["detail"] != detail
+    return is_changed
+
+
+def fitted(text: str, most: int) -> str:
+    """Return *text* on one line, cut to *most* characters."""
+    line = one_line(text)
+    return line if len(line) <= most else line[: most - 3] + "..."
 
 
 def _readings(raw: object) -> Iterator[dict[str, Any]]:
