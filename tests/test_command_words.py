@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from fakes.site_tool import SettableTool, device, document, reading, temperature
+from fakes.views import at
 from test_agent_command import agent, table, verdicts
 from test_readings_command import configured
 
 from nodevet.agent.cli import main
+from nodevet.checks.backends.base import BackendError, Context
+from nodevet.checks.backends.command.backend import CommandBackend, CommandSpec
+from nodevet.checks.backends.command.mending import NO_TEXT, TOO_MANY, UNREADABLE
 from nodevet.checks.backends.command.unread_values import NO_WORDS, Mended, usable
+from nodevet.checks.core.readings import MAXIMUM_EVENTS
 
 OTHERS = {"acme:b": "ok", "acme:c": "ok"}
 LONG = "the tool says: " + "x" * 200
@@ -93,3 +100,94 @@ def test_the_author_is_told_of_words_that_do_not_fit(
     first, *_, last = capsys.readouterr().out.splitlines()
     assert "devices[0].failure.detail: expected `str` matching regex" in first
     assert last.split()[-3:] == ["1", "of", "1"]
+
+
+EVENTS: dict[str, tuple[object, tuple[str, str | None, str, int, str]]] = {
+    "long": ({"text": LONG}, ("flap", "b", "error", 1, f"{LONG[:197]}...")),
+    "of two lines": ({"text": "one\ntwo"}, ("flap", "b", "error", 1, "one two")),
+    "not printable": ({"text": "one\u2028two\ud800"}, ("flap", "b", "error", 1, "one two")),
+    "empty": ({"text": ""}, ("flap", "b", "error", 1, NO_TEXT)),
+    "without a text": ({"text": None}, ("flap", "b", "error", 1, NO_TEXT)),
+    "of a number": ({"text": 79}, ("flap", "b", "error", 1, "79")),
+    "of a severity that nobody knows": ({"severity": "info"}, ("flap", "b", "error", 1, 'severity "info": down')),
+    "of a card that has no name": ({"device": 3}, ("flap", None, "error", 1, "device 3: down")),
+    "of a card that is not listed": ({"device": "z"}, ("flap", "z", "error", 1, "down")),
+    "without a number": ({"sequence": "17"}, ("flap", "b", "error", 0, "down")),
+    "of a code that is no word": ({"code": "LinkFlap"}, (UNREADABLE, "b", "error", 1, 'code "LinkFlap": down')),
+    "with an unknown field": ({"colour": "red", "severity": "fatal"}, ("flap", "b", "fatal", 1, "down")),
+    "no event": ("port 3\ndown", (UNREADABLE, None, "error", 0, 'it is no event: "port 3\\ndown"')),
+}
+FLAP = {"code": "flap", "sequence": 1, "text": "down", "device": "b"}
+GOOD = {"code": "link_flap", "sequence": 2, "text": "port 4 went down", "device": "c"}
+
+
+def test_an_event_that_cannot_be_taken_costs_no_card(tmp_path: Path) -> None:
+    """A line of a log is often longer than 200 letters, and often about a card that is gone."""
+    tool = SettableTool(tmp_path)
+    tool.print(*healthy())
+    odd = [{**FLAP, **entry} if isinstance(entry, dict) else entry for entry, _ in EVENTS.values()]
+    with agent(tmp_path, table(tool.program)) as running:
+        running.wait_for_verdict("ok")
+        tool.print(*healthy(), events=[*odd, GOOD])
+        running.wait_for_finding("command.acme.link_flap")
+        status = running.status()
+        assert "unknown" not in verdicts(status).values()
+        found = {(entry["code"], entry["device"]): entry for entry in status["findings"]}
+        assert "[z, which is not listed: down]" in found["command.acme.flap", "node"]["message"]
+        assert 'code "LinkFlap": down' in found[f"command.acme.{UNREADABLE}", "acme:b"]["message"]
+
+
+@pytest.mark.parametrize(("printed", "taken"), EVENTS.values(), ids=EVENTS)
+def test_an_event_is_taken_as_far_as_it_can_be_understood(
+    printed: object, taken: tuple[str, str | None, str, int, str]
+) -> None:
+    """A field that cannot be taken costs itself, and the text names it; the good event beside it is as it was."""
+    odd = {**FLAP, **printed} if isinstance(printed, dict) else printed
+    found = of(document(*healthy(), events=[odd, GOOD]))
+    event, good = found.document.events
+    assert (event.code, event.device, event.severity, event.sequence, event.text) == taken
+    assert (good.code, good.device, good.sequence, good.text) == ("link_flap", "c", 2, "port 4 went down")
+    assert found.is_changed
+
+
+def backend(tool: SettableTool, notes: list[Mapping[str, str]], monkeypatch: pytest.MonkeyPatch) -> CommandBackend:
+    """Return the backend of *tool*, which adds its lines for the log to *notes*."""
+    monkeypatch.setattr("nodevet.checks.backends.command.backend.LIFELINE", None)
+    spec = CommandSpec(name="acme", argv=(str(tool.program),), timeout_seconds=10.0, groups=("fast",))
+    context = SimpleNamespace(
+        root="/",
+        progress=SimpleNamespace(write=lambda _: None),
+        now=at,
+        note=lambda level, event, **fields: notes.append({"level": level, "event": event, **fields}),
+    )
+    return CommandBackend(spec, cast("Context", context))
+
+
+def test_an_event_of_a_card_that_is_gone_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It names the card that it is about; it is no other one because the card is not listed any more."""
+    tool = SettableTool(tmp_path)
+    older, newer = {**FLAP, "device": "a"}, {**FLAP, "device": "a", "sequence": 2}
+    tool.print(*healthy(), events=[older])
+    read = backend(tool, [], monkeypatch)
+    first = read.devices()[0]
+    assert [(event.device, event.text) for event in read.events()] == [("acme:a", "down")]
+    tool.print(*healthy()[1:], events=[older, newer])
+    for _ in range(2):
+        with pytest.raises(BackendError, match="does not list it any more"):
+            read.read("fast", first)
+    assert [(event.device, event.text) for event in read.events()] == [(None, "a, which is not listed: down")]
+
+
+def test_of_too_many_events_the_newest_are_taken() -> None:
+    """A command that prints its whole log costs no card; that the oldest are left out is an event too."""
+    events = [{**FLAP, "sequence": number} for number in range(MAXIMUM_EVENTS + 500)]
+    found = of(document(*healthy(), events=[*events[700:], *events[:700]]))
+    *newest, cut = found.document.events
+    assert [event.sequence for event in newest] == list(range(501, MAXIMUM_EVENTS + 500))
+    assert (cut.code, cut.text, cut.device) == (UNREADABLE, TOO_MANY, None)
+
+
+def test_events_that_are_no_json_refuse_the_document() -> None:
+    """Where they end cannot be known."""
+    printed = json.dumps(document(device("a"), events=[{**FLAP, "sequence": float("nan")}]))
+    assert usable(printed.encode())[0] is None

@@ -53,6 +53,8 @@ PciAddress = Annotated[
     str, Meta(pattern=PCI_ADDRESS, description="Domain, bus, device and function in lower case: 0000:19:00.0.")
 ]
 Index = Annotated[int, Meta(ge=0, le=65535)]
+EventSequence = Annotated[int, Meta(ge=0, le=LARGEST_NUMBER)]
+EventSeverity = Literal["warning", "error", "fatal"]
 
 
 class PartEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -129,9 +131,9 @@ class EventEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """One event. ``sequence`` and the other fields together identify it within this boot."""
 
     code: Word
-    sequence: Annotated[int, Meta(ge=0, le=LARGEST_NUMBER)]
+    sequence: EventSequence
     text: Text
-    severity: Literal["warning", "error", "fatal"] = "error"
+    severity: EventSeverity = "error"
     device: (
         Annotated[Name, Meta(description="Id of a device of this document; the node where none is named.")] | None
     ) = None

@@ -214,14 +214,16 @@ class CommandBackend:
             self._known_events[entry] = None  # the newest stay last
             if is_known:
                 continue
+            device = ids.get(entry.device or "")
+            is_unlisted = entry.device is not None and device is None
             self._events.append(
                 Event(
                     code=f"{self._spec.backend}.{entry.code}",
                     source=self._spec.backend,
                     time=self._context.now(),
-                    text=entry.text,
+                    text=f"{entry.device}, which is not listed: {entry.text}" if is_unlisted else entry.text,
                     severity=Severity(entry.severity),
-                    device=None if entry.device is None else ids[entry.device],
+                    device=device,
                     sequence=entry.sequence,
                     provenance=Provenance.DRIVER,
                 )

@@ -3,8 +3,8 @@
 A tool prints "N/A", NaN or a number of a hundred digits for one broken sensor, and JSON itself has neither NaN nor a
 limit of digits. C prints nan, a shell prints nothing for an empty variable and 45,3 with a decimal comma, and for a
 dead GPU a script prints a tool's message, with colons and quotes. The words of a detail are put on one line and cut:
-they are for people, and a loss is a loss whatever a tool says of it. Any other mistake in a document is a bug of its
-program and refuses the whole document.
+they are for people, and a loss is a loss whatever a tool says of it. mending.py does the same for events. Any other
+mistake in a document is a bug of its program and refuses the whole document.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from typing import Any
 
 import msgspec
 
-from nodevet.checks.core.guard import one_line, printable
 from nodevet.checks.core.model import ReadingStatus
 from nodevet.checks.core.quantities import NO_VALUE, QUANTITIES
 from nodevet.checks.core.readings import (
@@ -32,7 +31,8 @@ from nodevet.checks.core.readings import (
     value_mistakes,
 )
 
-SHOWN_CHARACTERS = 40
+from .mending import SHOWN_CHARACTERS, fitted, mended_events, shown
+
 INTEGER_CHARACTERS = 20
 """No number of 64 bits has more characters, including its sign."""
 
@@ -88,10 +88,17 @@ def mended(data: bytes) -> Mended | None:
             return None
         is_changed = _fit_words(raw)
         _mark(raw)
+        events, are_changed = mended_events(_list(raw, "events"))
+        if _list(raw, "events"):
+            raw["events"] = []
         document, _ = parse(json.dumps(raw).encode())
     except (TypeError, ValueError, RecursionError):  # an odd value is elsewhere than in a reading
         return None
-    return None if document is None else Mended(document, is_changed)
+    if document is None:
+        return None
+    ids = {None, *(device.id for device in document.devices)}
+    are_listed = all(event.device in ids for event in events)
+    return Mended(msgspec.structs.replace(document, events=events), is_changed or are_changed or not are_listed)
 
 
 def _without_bare_words(text: str) -> tuple[str, deque[str]]:
@@ -146,12 +153,6 @@ def _fit_words(raw: object) -> bool:
     return is_changed
 
 
-def fitted(text: str, most: int) -> str:
-    """Return *text* on one line, cut to *most* characters."""
-    line = one_line(text)
-    return line if len(line) <= most else line[: most - 3] + "..."
-
-
 def _readings(raw: object) -> Iterator[dict[str, Any]]:
     for device in _list(raw, "devices"):
         yield from (entry for entry in _list(device, "readings") if isinstance(entry, dict))
@@ -171,21 +172,15 @@ def _unread(entry: dict[str, Any]) -> str:
     if value is None:
         return f"{NO_VALUE}{quantity.key} has neither a value nor a status"
     if isinstance(value, _Odd):
-        return f"{NO_VALUE}{quantity.key} is no number that a device has, found {_shown(value.printed) or 'nothing'}"
+        return f"{NO_VALUE}{quantity.key} is no number that a device has, found {shown(value.printed) or 'nothing'}"
     if isinstance(value, (list, dict)):
         return f"{NO_VALUE}{quantity.key} is one value, found {'a list' if isinstance(value, list) else 'an object'}"
     if isinstance(value, str) and not value.isprintable():
-        return f"{NO_VALUE}{quantity.key} holds what cannot be printed, found {_shown(value)}"
+        return f"{NO_VALUE}{quantity.key} holds what cannot be printed, found {shown(value)}"
     mistake = next(value_mistakes(ReadingEntry(quantity=quantity.key, value=value), quantity), "")
     if mistake and isinstance(value, str) and len(value) > SHOWN_CHARACTERS:
-        mistake = f"{quantity.key} cannot be {_shown(value)}"
+        mistake = f"{quantity.key} cannot be {shown(value)}"
     return f"{NO_VALUE}{mistake}" if mistake else ""
-
-
-def _shown(value: str) -> str:
-    """Return *value* for a message: cut, and without unprintable characters."""
-    cut = value[:SHOWN_CHARACTERS] + ("..." if len(value) > SHOWN_CHARACTERS else "")
-    return printable(cut)
 
 
 def _integer(digits: str) -> int | _Odd:
