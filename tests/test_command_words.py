@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -191,3 +192,99 @@ def test_events_that_are_no_json_refuse_the_document() -> None:
     """Where they end cannot be known."""
     printed = json.dumps(document(device("a"), events=[{**FLAP, "sequence": float("nan")}]))
     assert usable(printed.encode())[0] is None
+
+
+FIELDS: dict[str, tuple[dict[str, Any], dict[str, str]]] = {
+    "no serial": ({"serial": ""}, {"serial": '""'}),
+    "serial that is a number": ({"serial": 1234}, {"serial": "1234"}),
+    "serial with a blank": ({"serial": "not known"}, {"serial": '"not known"'}),
+    "no uuid": ({"uuid": ""}, {"uuid": '""'}),
+    "no NUMA node": ({"numa_node": -1}, {"numa_node": "-1"}),
+    "address in capitals": ({"pci": "0000:4D:00.0"}, {"pci": '"0000:4D:00.0"'}),
+    "number of no device node": ({"minor": "3"}, {"minor": '"3"'}),
+    "driver of two lines": ({"driver": "a\nb"}, {"driver": '"a\\nb"'}),
+    "driver that hides its letters": ({"driver": "a\u2028"}, {"driver": '"a\\u2028"'}),
+    "memory that is text": ({"memory_bytes": "64 GB"}, {"memory_bytes": '"64 GB"'}),
+    "firmware that is no list": ({"firmware": "1.2"}, {"firmware": '"1.2"'}),
+}
+
+
+def test_an_identity_that_cannot_be_taken_costs_no_card(tmp_path: Path) -> None:
+    """A dead card tells an empty serial; sysfs tells -1 where there is no NUMA node."""
+    tool = SettableTool(tmp_path)
+    tool.print(*healthy())
+    with agent(tmp_path, table(tool.program)) as running:
+        running.wait_for_verdict("ok")
+        hot = device("a", temperature(120), serial="", uuid="", numa_node=-1)
+        tool.print(hot, *healthy()[1:])
+        running.wait_for_finding("temperature.slowdown")
+        assert verdicts(running.status()) == {"acme:a": "failed", **OTHERS}
+
+
+@pytest.mark.parametrize(("odd", "unusable"), FIELDS.values(), ids=FIELDS)
+def test_an_optional_field_that_cannot_be_taken_is_not_told(odd: dict[str, Any], unusable: dict[str, str]) -> None:
+    """It is None as where it is not printed; its card and the others keep all else."""
+    found = of(document({**device("a"), **odd}, device("b", serial="S-b")))
+    first, second = found.document.devices
+    assert found.unusable == {"a": unusable}
+    assert {bool(getattr(first, field)) for field in odd} == {False}
+    assert (len(first.readings), second.serial) == (1, "S-b")
+    assert found.is_changed
+
+
+def test_an_entry_of_a_list_that_cannot_be_taken_costs_itself() -> None:
+    """The other firmware, links and versions are shown."""
+    firmware = [{"component": "a", "version": ""}, {"component": "b", "version": "2"}]
+    links = [{"port": 1}, {"port": -1}, "x"]
+    printed = document(device("a", firmware=firmware, links=links), versions={"driver": "", "tool": "1.0", "A B": "2"})
+    found = of(printed)
+    (card,) = found.document.devices
+    assert [entry.component for entry in card.firmware] == ["b"]
+    assert [link.port for link in card.links] == [1]
+    assert found.document.versions == {"tool": "1.0"}
+    assert found.is_changed
+
+
+def test_a_device_without_a_usable_id_refuses_the_document() -> None:
+    """Which card it is cannot be known; two cards of one identity neither."""
+    for cards in ([device("")], [device("a"), device("a")], [device("a", serial="S"), device("b", serial="S")]):
+        assert usable(json.dumps(document(*cards, events=[{**FLAP, "text": ""}])).encode())[0] is None
+
+
+def test_a_card_whose_uuid_is_not_told_for_once_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It keeps its name, and the field is told once."""
+    tool, notes = SettableTool(tmp_path), list[Mapping[str, str]]()
+    tool.print(device("a", uuid="ACME-0000-0001"), device("b"))
+    read = backend(tool, notes, monkeypatch)
+    first = read.devices()[0]
+    tool.print(device("a", uuid="", numa_node=-1), device("b"))
+    for _ in range(3):
+        assert [reading.value for reading in read.read("fast", first)] == [45]
+        assert read.devices()[0] == first
+    assert [note["line"] for note in notes] == [
+        '2 fields are set aside: uuid "" of a, numa_node -1 of a; next: nodevet readings check --command acme'
+    ]
+
+
+@pytest.mark.parametrize(
+    "now",
+    [
+        [device("a", uuid="", serial="S2")],
+        [device("a", uuid="", vendor="other")],
+        [device("a", uuid=""), device("b", uuid="ACME-0000-0001")],
+        [device("c", uuid="")],
+    ],
+    ids=["another serial", "another vendor", "its UUID is that of another one", "another name"],
+)
+def test_no_card_gets_the_identity_of_another_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, now: list[dict[str, Any]]
+) -> None:
+    """Only a card that contradicts nothing of what it told before is that one."""
+    tool = SettableTool(tmp_path)
+    tool.print(device("a", uuid="ACME-0000-0001", serial="S1"))
+    read = backend(tool, [], monkeypatch)
+    (first,) = read.devices()
+    tool.print(*now)
+    with contextlib.suppress(BackendError):
+        read.read("fast", first)
+    assert [card.uuid for card in read.devices()] == [card.get("uuid") or None for card in now]

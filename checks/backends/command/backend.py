@@ -10,7 +10,7 @@ from __future__ import annotations
 import atexit
 import os
 import signal
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from types import FrameType
 from typing import NoReturn
 
@@ -41,6 +41,7 @@ from nodevet.checks.core.readings import (
 )
 from nodevet.checks.engine.renamed import COMMANDS, are_all_renamed, same_boards
 
+from .mending import with_known_identity
 from .run import CommandRunner
 from .unread_values import Mended, usable
 
@@ -49,6 +50,7 @@ LIFELINE = 0
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 MISTAKES_TOLD = 3
+MAXIMUM_FIELDS_TOLD = 1000
 
 OTHERWISE = "lists all devices by other names than before, and nothing that they tell says which is which"
 
@@ -95,6 +97,8 @@ class CommandBackend:
         self._keys: dict[str, frozenset[tuple[str, str, Part]]] = {}
         self._events: list[Event] = []
         self._known_events: dict[EventEntry, None] = {}
+        self._identities: dict[str, DeviceEntry] = {}
+        self._told_fields: set[tuple[str, str]] = set()
         self._last_said = ""
 
     def devices(self) -> tuple[Device, ...]:
@@ -154,8 +158,11 @@ class CommandBackend:
     def _take(self, group: str) -> dict[str, DeviceEntry]:
         """Run the command and return its entries by device id. Raises BackendError."""
         self._context.progress.write(f"run {self._spec.backend} for group {group}: {self._spec.argv[0]}")
-        taken_now, _, said = taken(self._spec, self._runner, group)
-        document = taken_now.document
+        found, _, said = taken(self._spec, self._runner, group)
+        self._tell_unusable(found.unusable)
+        entries = with_known_identity(found.document.devices, self._identities, found.unusable)
+        document = msgspec.structs.replace(found.document, devices=entries)
+        self._identities = {entry.id: entry for entry in entries}
         ids = {entry.id: identity(self._spec, entry) for entry in document.devices}
         self._refuse_repeats(group, document, ids)
         if said and said != self._last_said:
@@ -169,6 +176,17 @@ class CommandBackend:
         here = {name: names[reported] for name, reported in ids.items()}
         self._queue(document.events, here)
         return {here[entry.id]: entry for entry in document.devices}
+
+    def _tell_unusable(self, unusable: Mapping[str, Mapping[str, str]]) -> None:
+        """Report optional fields that were removed, each one once."""
+        fields = {(name, field): value for name, lost in unusable.items() for field, value in lost.items()}
+        if fields.keys() <= self._told_fields or len(self._told_fields) > MAXIMUM_FIELDS_TOLD:
+            return
+        self._told_fields |= fields.keys()
+        first = [f"{field} {value} of {name}" for (name, field), value in fields.items()][:MISTAKES_TOLD]
+        text = f"{len(fields)} fields are set aside: {', '.join(first)}"
+        line = f"{text}; next: nodevet readings check --command {self._spec.name}"
+        self._context.note("warning", "command prints unusable fields", line=line)
 
     def _names(self, devices: Iterable[Device]) -> dict[str, str]:
         """Return the ids of *devices* in the previous list, by which the agent reads them, under their present ids."""

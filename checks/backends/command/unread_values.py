@@ -3,8 +3,8 @@
 A tool prints "N/A", NaN or a number of a hundred digits for one broken sensor, and JSON itself has neither NaN nor a
 limit of digits. C prints nan, a shell prints nothing for an empty variable and 45,3 with a decimal comma, and for a
 dead GPU a script prints a tool's message, with colons and quotes. The words of a detail are put on one line and cut:
-they are for people, and a loss is a loss whatever a tool says of it. mending.py does the same for events. Any other
-mistake in a document is a bug of its program and refuses the whole document.
+they are for people, and a loss is a loss whatever a tool says of it. mending.py does the same for events and optional
+fields of a device. Any other mistake in a document is a bug of its program and refuses the whole document.
 """
 
 from __future__ import annotations
@@ -31,7 +31,14 @@ from nodevet.checks.core.readings import (
     value_mistakes,
 )
 
-from .mending import SHOWN_CHARACTERS, fitted, mended_events, shown
+from .mending import (
+    SHOWN_CHARACTERS,
+    fitted,
+    mended_events,
+    shown,
+    without_unusable_fields,
+    without_unusable_versions,
+)
 
 INTEGER_CHARACTERS = 20
 """No number of 64 bits has more characters, including its sign."""
@@ -61,6 +68,8 @@ class Mended(msgspec.Struct, frozen=True):
 
     document: Document
     is_changed: bool = False
+    unusable: dict[str, dict[str, str]] = {}
+    """The optional fields that were removed, as printed, by device."""
 
 
 class _Odd:
@@ -91,6 +100,8 @@ def mended(data: bytes) -> Mended | None:
         events, are_changed = mended_events(_list(raw, "events"))
         if _list(raw, "events"):
             raw["events"] = []
+        fields = [(device["id"], without_unusable_fields(device)) for device in _devices(raw) if "id" in device]
+        is_changed |= any(lost for _, lost in fields) | _drop_versions(raw)
         document, _ = parse(json.dumps(raw).encode())
     except (TypeError, ValueError, RecursionError):  # an odd value is elsewhere than in a reading
         return None
@@ -98,7 +109,9 @@ def mended(data: bytes) -> Mended | None:
         return None
     ids = {None, *(device.id for device in document.devices)}
     are_listed = all(event.device in ids for event in events)
-    return Mended(msgspec.structs.replace(document, events=events), is_changed or are_changed or not are_listed)
+    is_changed = is_changed or are_changed or not are_listed
+    unusable = {name: lost for name, lost in fields if lost}
+    return Mended(msgspec.structs.replace(document, events=events), is_changed, unusable)
 
 
 def _without_bare_words(text: str) -> tuple[str, deque[str]]:
@@ -144,8 +157,8 @@ def _fit_words(raw: object) -> bool:
         if isinstance(detail, str):
             entry["detail"] = fitted(detail, DETAIL_CHARACTERS)
             is_changed |= len(detail) > DETAIL_CHARACTERS
-    for device in _list(raw, "devices"):
-        failure = device.get("failure") if isinstance(device, dict) else None
+    for device in _devices(raw):
+        failure = device.get("failure")
         if isinstance(failure, dict):
             detail = failure.get("detail")
             failure["detail"] = (fitted(detail, TEXT_CHARACTERS) if isinstance(detail, str) else "") or NO_WORDS
@@ -153,8 +166,17 @@ def _fit_words(raw: object) -> bool:
     return is_changed
 
 
+def _drop_versions(raw: object) -> bool:
+    versions = raw.get("versions") if isinstance(raw, dict) else None
+    return isinstance(versions, dict) and without_unusable_versions(versions)
+
+
+def _devices(raw: object) -> list[dict[str, Any]]:
+    return [device for device in _list(raw, "devices") if isinstance(device, dict)]
+
+
 def _readings(raw: object) -> Iterator[dict[str, Any]]:
-    for device in _list(raw, "devices"):
+    for device in _devices(raw):
         yield from (entry for entry in _list(device, "readings") if isinstance(entry, dict))
 
 
