@@ -137,8 +137,8 @@ SCRIPTS = {
         "line 1, column 46: no JSON: invalid character",
     ),
     "prints five mistakes": (
-        f"printf '{json.dumps(document(*(device(str(number), pci='X') for number in range(5))))}'",
-        "devices[0].pci: expected `str` matching regex",
+        f"printf '{json.dumps(document(*(device(str(number), vendor='X') for number in range(5))))}'",
+        "devices[0].vendor: expected `str` matching regex",
     ),
     "prints one device twice": (
         f"printf '{json.dumps(document(device('a'), device('a')))}'",

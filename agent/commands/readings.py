@@ -16,10 +16,10 @@ from nodevet.agent.terminal.output import say, table
 from nodevet.checks.backends.base import BackendError
 from nodevet.checks.backends.command.backend import CommandSpec, identity, runner, taken
 from nodevet.checks.backends.command.schema import readings_schema
-from nodevet.checks.backends.command.unread_values import without_unread
+from nodevet.checks.backends.command.unread_values import Mended, usable
 from nodevet.checks.core.errors import UsageError
 from nodevet.checks.core.model import ReadingStatus
-from nodevet.checks.core.readings import Document, doubts, parse, reading_of
+from nodevet.checks.core.readings import Mistake, doubts, reading_of
 from nodevet.checks.system.process import MAXIMUM_BYTES
 
 from . import _options as options
@@ -41,7 +41,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Exit 0 if everything is accepted, 1 if a value or device is doubtful, 2 if the agent would reject the output."""
+    """Exit 0 if everything is accepted, 1 if a value or device is doubtful, 2 if the output has another mistake."""
     if arguments.verb == "schema":
         if arguments.file or arguments.command:
             raise UsageError("readings: schema takes no file and no command")
@@ -62,11 +62,11 @@ def _check_file(name: str) -> int:
     if len(data) > MAXIMUM_BYTES:
         say(f"{shown}: has {len(data)} bytes, the agent takes at most {MAXIMUM_BYTES}")
         return exits.FAILED
-    document, mistakes = parse(data)
-    document = document or without_unread(data)
-    for mistake in () if document else mistakes:
-        say(f"{shown}: {mistake}")
-    return exits.FAILED if document is None else _accepted(shown, document, None)
+    found, mistakes = usable(data)
+    if found is None:
+        _tell(shown, mistakes)
+        return exits.FAILED
+    return _accepted(shown, found, mistakes, None)
 
 
 def _spec(settings: Configuration, name: str) -> CommandSpec:
@@ -80,18 +80,29 @@ def _spec(settings: Configuration, name: str) -> CommandSpec:
 def _check_group(spec: CommandSpec, root: str, group: str) -> int:
     shown = f"{spec.backend}, group {group}"
     try:
-        document, said = taken(spec, runner(spec, root), group)
+        found, mistakes, said = taken(spec, runner(spec, root), group)
     except BackendError as error:
         for line in error.failure.detail.split("; "):
             say(f"{shown}: {line}")
         return exits.FAILED
     if said:
         say(f"{shown}: last line on standard error: {said}")
-    return _accepted(shown, document, spec)
+    return _accepted(shown, found, mistakes, spec)
 
 
-def _accepted(shown: str, document: Document, spec: CommandSpec | None) -> int:
-    """Show what was understood, so that the author sees it with the eyes of the agent."""
+def _tell(shown: str, mistakes: tuple[Mistake, ...]) -> None:
+    for mistake in mistakes:
+        say(f"{shown}: {mistake}")
+
+
+def _accepted(shown: str, found: Mended, mistakes: tuple[Mistake, ...], spec: CommandSpec | None) -> int:
+    """Show what was understood, so that the author sees it with the eyes of the agent.
+
+    The author is told of *mistakes* that the agent mends.
+    """
+    document = found.document
+    if found.is_changed:
+        _tell(shown, mistakes)
     doubtful = doubts(document)
     for doubt in doubtful:
         say(f"{shown}: {doubt}")
@@ -103,4 +114,6 @@ def _accepted(shown: str, document: Document, spec: CommandSpec | None) -> int:
         rows.append((identity(spec, device) if spec else device.id, device.vendor, device.model, state))
     if rows:
         say(table(rows, ("DEVICE", "VENDOR", "MODEL", "MEASURED")))
+    if found.is_changed:
+        return exits.FAILED
     return exits.DEGRADED if doubtful else exits.OK

@@ -2,8 +2,8 @@
 
 Schema ``nodevet.readings/1``; docs/reference/command-backend.md explains it, readings_schema.py writes it as JSON
 Schema. A document with one mistake is refused as a whole, because the meaning of the rest is uncertain. Every mistake
-is reported with its place, for the author of the command. An implausible value costs only its reading:
-unread_values.py replaces it by an error.
+is reported with its place, for the author of the command. An unusable value costs only its reading, and words are cut:
+the agent takes such a document through backends/command/unread_values.py.
 """
 
 from __future__ import annotations
@@ -36,16 +36,25 @@ MAXIMUM_EVENTS = 1000
 PROCESS_IDS = re.compile(r"(\d{1,10}(,\d{1,10})*)?")
 MISTAKES_TOLD = 50
 
+TEXT_CHARACTERS = 200
+DETAIL_CHARACTERS = 500
+
 Name = Annotated[str, Meta(pattern=r"^[!-~]{1,128}$", description="1 to 128 printable ASCII characters, no blank.")]
 Word = Annotated[str, Meta(pattern="^[a-z][a-z0-9_-]{0,31}$", description="A lower-case word.")]
 Text = Annotated[
-    str, Meta(pattern=r"^[^\x00-\x1f\x7f]{1,200}$", description="1 to 200 characters, no control character.")
+    str,
+    Meta(
+        pattern=rf"^[^\x00-\x1f\x7f]{{1,{TEXT_CHARACTERS}}}$",
+        description=f"1 to {TEXT_CHARACTERS} characters, no control character.",
+    ),
 ]
 PCI_ADDRESS = r"^[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$"
 PciAddress = Annotated[
     str, Meta(pattern=PCI_ADDRESS, description="Domain, bus, device and function in lower case: 0000:19:00.0.")
 ]
 Index = Annotated[int, Meta(ge=0, le=65535)]
+EventSequence = Annotated[int, Meta(ge=0, le=LARGEST_NUMBER)]
+EventSeverity = Literal["warning", "error", "fatal"]
 
 
 class PartEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -63,7 +72,7 @@ class ReadingEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     value: Scalar | None = None
     part: PartEntry | None = None
     status: ReadingStatus = ReadingStatus.OK
-    detail: Annotated[str, Meta(pattern=r"^[^\x00-\x1f\x7f]{0,500}$")] = ""
+    detail: Annotated[str, Meta(pattern=rf"^[^\x00-\x1f\x7f]{{0,{DETAIL_CHARACTERS}}}$")] = ""
 
 
 class LinkEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -122,9 +131,9 @@ class EventEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """One event. ``sequence`` and the other fields together identify it within this boot."""
 
     code: Word
-    sequence: Annotated[int, Meta(ge=0, le=LARGEST_NUMBER)]
+    sequence: EventSequence
     text: Text
-    severity: Literal["warning", "error", "fatal"] = "error"
+    severity: EventSeverity = "error"
     device: (
         Annotated[Name, Meta(description="Id of a device of this document; the node where none is named.")] | None
     ) = None

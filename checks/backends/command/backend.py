@@ -1,7 +1,7 @@
 """The backend of a site's own command: the command prints the readings, this module checks and returns them.
 
-One run of the command serves one round of one group. An implausible value costs only its reading. Any other
-mistake in the output refuses the whole document; then every device of the round is unread, and the message names
+One run of the command serves one round of one group. An unusable value costs only its reading, and words are cut. Any
+other mistake in the output refuses the whole document; then every device of the round is unread, and the message names
 the command, its error and the next step.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 import atexit
 import os
 import signal
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from types import FrameType
 from typing import NoReturn
 
@@ -35,20 +35,22 @@ from nodevet.checks.core.readings import (
     DeviceEntry,
     Document,
     EventEntry,
+    Mistake,
     address_of,
-    parse,
     reading_of,
 )
 from nodevet.checks.engine.renamed import COMMANDS, are_all_renamed, same_boards
 
+from .mending import with_known_identity
 from .run import CommandRunner
-from .unread_values import without_unread
+from .unread_values import Mended, usable
 
 LIFELINE = 0
 """Standard input of a reader child: it hangs up when the agent has ended."""
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 MISTAKES_TOLD = 3
+MAXIMUM_FIELDS_TOLD = 1000
 
 OTHERWISE = "lists all devices by other names than before, and nothing that they tell says which is which"
 
@@ -95,6 +97,8 @@ class CommandBackend:
         self._keys: dict[str, frozenset[tuple[str, str, Part]]] = {}
         self._events: list[Event] = []
         self._known_events: dict[EventEntry, None] = {}
+        self._identities: dict[str, DeviceEntry] = {}
+        self._told_fields: set[tuple[str, str]] = set()
         self._last_said = ""
 
     def devices(self) -> tuple[Device, ...]:
@@ -154,7 +158,11 @@ class CommandBackend:
     def _take(self, group: str) -> dict[str, DeviceEntry]:
         """Run the command and return its entries by device id. Raises BackendError."""
         self._context.progress.write(f"run {self._spec.backend} for group {group}: {self._spec.argv[0]}")
-        document, said = taken(self._spec, self._runner, group)
+        found, _, said = taken(self._spec, self._runner, group)
+        self._tell_unusable(found.unusable)
+        entries = with_known_identity(found.document.devices, self._identities, found.unusable)
+        document = msgspec.structs.replace(found.document, devices=entries)
+        self._identities = {entry.id: entry for entry in entries}
         ids = {entry.id: identity(self._spec, entry) for entry in document.devices}
         self._refuse_repeats(group, document, ids)
         if said and said != self._last_said:
@@ -168,6 +176,17 @@ class CommandBackend:
         here = {name: names[reported] for name, reported in ids.items()}
         self._queue(document.events, here)
         return {here[entry.id]: entry for entry in document.devices}
+
+    def _tell_unusable(self, unusable: Mapping[str, Mapping[str, str]]) -> None:
+        """Report optional fields that were removed, each one once."""
+        fields = {(name, field): value for name, lost in unusable.items() for field, value in lost.items()}
+        if fields.keys() <= self._told_fields or len(self._told_fields) > MAXIMUM_FIELDS_TOLD:
+            return
+        self._told_fields |= fields.keys()
+        first = [f"{field} {value} of {name}" for (name, field), value in fields.items()][:MISTAKES_TOLD]
+        text = f"{len(fields)} fields are set aside: {', '.join(first)}"
+        line = f"{text}; next: nodevet readings check --command {self._spec.name}"
+        self._context.note("warning", "command prints unusable fields", line=line)
 
     def _names(self, devices: Iterable[Device]) -> dict[str, str]:
         """Return the ids of *devices* in the previous list, by which the agent reads them, under their present ids."""
@@ -213,14 +232,16 @@ class CommandBackend:
             self._known_events[entry] = None  # the newest stay last
             if is_known:
                 continue
+            device = ids.get(entry.device or "")
+            is_unlisted = entry.device is not None and device is None
             self._events.append(
                 Event(
                     code=f"{self._spec.backend}.{entry.code}",
                     source=self._spec.backend,
                     time=self._context.now(),
-                    text=entry.text,
+                    text=f"{entry.device}, which is not listed: {entry.text}" if is_unlisted else entry.text,
                     severity=Severity(entry.severity),
-                    device=None if entry.device is None else ids[entry.device],
+                    device=device,
                     sequence=entry.sequence,
                     provenance=Provenance.DRIVER,
                 )
@@ -247,22 +268,24 @@ def runner(spec: CommandSpec, root: str, *, lifeline: int | None = None) -> Comm
     return CommandRunner(spec.argv, environment, spec.timeout_seconds, lifeline)
 
 
-def taken(spec: CommandSpec, runs: CommandRunner, group: str) -> tuple[Document, str]:
-    """Return the document of one run for *group*, and its last line of standard error. Raises BackendError."""
+def taken(spec: CommandSpec, runs: CommandRunner, group: str) -> tuple[Mended, tuple[Mistake, ...], str]:
+    """Return the document of one run for *group*, its mistakes, and its last line of standard error.
+
+    Raises BackendError where the document is refused.
+    """
     try:
         printed = runs.run(NODEVET_GROUP=group)
     except BackendError as error:
         raise _refused(spec, error.failure.detail, error.failure.kind) from error
-    document, mistakes = parse(printed.output)
-    document = document or without_unread(printed.output)
-    if document is None:
+    found, mistakes = usable(printed.output)
+    if found is None:
         reported = "; ".join(map(str, mistakes[:MISTAKES_TOLD]))
         more = f"; and {len(mistakes) - MISTAKES_TOLD} more" if len(mistakes) > MISTAKES_TOLD else ""
         beginning = repr(printed.output[:60].decode("utf-8", "replace"))
         begins = f" (it begins with {beginning})" if printed.output.strip() else ""
         said = f"; its last line on standard error: {printed.last_line}" if printed.last_line else ""
         raise _refused(spec, f"printed no proper document{begins}: {reported}{more}{said}")
-    return document, printed.last_line
+    return found, mistakes, printed.last_line
 
 
 def identity(spec: CommandSpec, entry: DeviceEntry) -> str:

@@ -2,8 +2,9 @@
 
 A tool prints "N/A", NaN or a number of a hundred digits for one broken sensor, and JSON itself has neither NaN nor a
 limit of digits. C prints nan, a shell prints nothing for an empty variable and 45,3 with a decimal comma, and for a
-dead GPU a script prints a tool's message, with colons and quotes. Any other mistake in a document is a bug of its
-program and refuses the whole document.
+dead GPU a script prints a tool's message, with colons and quotes. The words of a detail are put on one line and cut:
+they are for people, and a loss is a loss whatever a tool says of it. mending.py does the same for events and optional
+fields of a device. Any other mistake in a document is a bug of its program and refuses the whole document.
 """
 
 from __future__ import annotations
@@ -15,12 +16,30 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
-from nodevet.checks.core.guard import one_line, printable
+import msgspec
+
 from nodevet.checks.core.model import ReadingStatus
 from nodevet.checks.core.quantities import NO_VALUE, QUANTITIES
-from nodevet.checks.core.readings import Document, ReadingEntry, parse, repeated_keys, value_mistakes
+from nodevet.checks.core.readings import (
+    DETAIL_CHARACTERS,
+    TEXT_CHARACTERS,
+    Document,
+    Mistake,
+    ReadingEntry,
+    parse,
+    repeated_keys,
+    value_mistakes,
+)
 
-SHOWN_CHARACTERS = 40
+from .mending import (
+    SHOWN_CHARACTERS,
+    fitted,
+    mended_events,
+    shown,
+    without_unusable_fields,
+    without_unusable_versions,
+)
+
 INTEGER_CHARACTERS = 20
 """No number of 64 bits has more characters, including its sign."""
 
@@ -40,6 +59,19 @@ _PIECE = re.compile(rf'{_VALUE}|(?P<other>"(?:[^"\\]|\\.)*+"?)|(?P<bare>[^\s",:{
 _CONTROL = re.compile(r"[\x00-\x1f]")
 
 
+NO_WORDS = "no reason is given"
+"""Stands for the detail of a failure that has no words."""
+
+
+class Mended(msgspec.Struct, frozen=True):
+    """A document that is taken, and whether more than unusable values was changed in it: its author is told."""
+
+    document: Document
+    is_changed: bool = False
+    unusable: dict[str, dict[str, str]] = {}
+    """The optional fields that were removed, as printed, by device."""
+
+
 class _Odd:
     """A value that JSON or 64 bits cannot hold, as printed; it is valid only in a reading."""
 
@@ -47,7 +79,13 @@ class _Odd:
         self.printed = printed
 
 
-def without_unread(data: bytes) -> Document | None:
+def usable(data: bytes) -> tuple[Mended | None, tuple[Mistake, ...]]:
+    """Return the document in *data* as the agent takes it, None where it is refused, and the mistakes in it."""
+    document, mistakes = parse(data)
+    return (Mended(document) if document is not None else mended(data)), mistakes
+
+
+def mended(data: bytes) -> Mended | None:
     """Return the document in *data* with each unusable value as an ``error``; None where it has other mistakes.
 
     *data* is a document that ``parse`` refused.
@@ -55,11 +93,25 @@ def without_unread(data: bytes) -> Document | None:
     try:
         text, odd = _without_bare_words(data.decode("utf-8"))
         raw = json.loads(text, parse_int=_integer, parse_float=_number, parse_constant=lambda _: _Odd(odd.popleft()))
-        if next(repeated_keys(text), None) is not None or not _mark(raw):
+        if next(repeated_keys(text), None) is not None:
             return None
-        return parse(json.dumps(raw).encode())[0]
+        is_changed = _fit_words(raw)
+        _mark(raw)
+        events, are_changed = mended_events(_list(raw, "events"))
+        if _list(raw, "events"):
+            raw["events"] = []
+        fields = [(device["id"], without_unusable_fields(device)) for device in _devices(raw) if "id" in device]
+        is_changed |= any(lost for _, lost in fields) | _drop_versions(raw)
+        document, _ = parse(json.dumps(raw).encode())
     except (TypeError, ValueError, RecursionError):  # an odd value is elsewhere than in a reading
         return None
+    if document is None:
+        return None
+    ids = {None, *(device.id for device in document.devices)}
+    are_listed = all(event.device in ids for event in events)
+    is_changed = is_changed or are_changed or not are_listed
+    unusable = {name: lost for name, lost in fields if lost}
+    return Mended(msgspec.structs.replace(document, events=events), is_changed, unusable)
 
 
 def _without_bare_words(text: str) -> tuple[str, deque[str]]:
@@ -88,27 +140,43 @@ def _escaped(control: re.Match[str]) -> str:
     return f"\\u{ord(control[0]):04x}"
 
 
-def _mark(raw: object) -> int:
-    """Replace each unusable value in *raw* by an ``error``; return the number of changes.
-
-    A detail of several lines is made one line, which counts as a change too.
-    """
-    marked = 0
+def _mark(raw: object) -> None:
+    """Replace each unusable value in *raw* by an ``error``."""
     for entry in _readings(raw):
-        detail = entry.get("detail")
-        if isinstance(detail, str) and _CONTROL.search(detail):
-            entry["detail"] = one_line(detail)
-            marked += 1
         reason = _unread(entry)
         if reason:
             entry.pop("value", None)
             entry.update(status=ReadingStatus.ERROR.value, detail=reason)
-            marked += 1
-    return marked
+
+
+def _fit_words(raw: object) -> bool:
+    """Make each detail in *raw* one line of at most its length; return whether more than line breaks was changed."""
+    is_changed = False
+    for entry in _readings(raw):
+        detail = entry.get("detail")
+        if isinstance(detail, str):
+            entry["detail"] = fitted(detail, DETAIL_CHARACTERS)
+            is_changed |= len(detail) > DETAIL_CHARACTERS
+    for device in _devices(raw):
+        failure = device.get("failure")
+        if isinstance(failure, dict):
+            detail = failure.get("detail")
+            failure["detail"] = (fitted(detail, TEXT_CHARACTERS) if isinstance(detail, str) else "") or NO_WORDS
+            is_changed |= failure["detail"] != detail
+    return is_changed
+
+
+def _drop_versions(raw: object) -> bool:
+    versions = raw.get("versions") if isinstance(raw, dict) else None
+    return isinstance(versions, dict) and without_unusable_versions(versions)
+
+
+def _devices(raw: object) -> list[dict[str, Any]]:
+    return [device for device in _list(raw, "devices") if isinstance(device, dict)]
 
 
 def _readings(raw: object) -> Iterator[dict[str, Any]]:
-    for device in _list(raw, "devices"):
+    for device in _devices(raw):
         yield from (entry for entry in _list(device, "readings") if isinstance(entry, dict))
 
 
@@ -126,21 +194,15 @@ def _unread(entry: dict[str, Any]) -> str:
     if value is None:
         return f"{NO_VALUE}{quantity.key} has neither a value nor a status"
     if isinstance(value, _Odd):
-        return f"{NO_VALUE}{quantity.key} is no number that a device has, found {_shown(value.printed) or 'nothing'}"
+        return f"{NO_VALUE}{quantity.key} is no number that a device has, found {shown(value.printed) or 'nothing'}"
     if isinstance(value, (list, dict)):
         return f"{NO_VALUE}{quantity.key} is one value, found {'a list' if isinstance(value, list) else 'an object'}"
     if isinstance(value, str) and not value.isprintable():
-        return f"{NO_VALUE}{quantity.key} holds what cannot be printed, found {_shown(value)}"
+        return f"{NO_VALUE}{quantity.key} holds what cannot be printed, found {shown(value)}"
     mistake = next(value_mistakes(ReadingEntry(quantity=quantity.key, value=value), quantity), "")
     if mistake and isinstance(value, str) and len(value) > SHOWN_CHARACTERS:
-        mistake = f"{quantity.key} cannot be {_shown(value)}"
+        mistake = f"{quantity.key} cannot be {shown(value)}"
     return f"{NO_VALUE}{mistake}" if mistake else ""
-
-
-def _shown(value: str) -> str:
-    """Return *value* for a message: cut, and without unprintable characters."""
-    cut = value[:SHOWN_CHARACTERS] + ("..." if len(value) > SHOWN_CHARACTERS else "")
-    return printable(cut)
 
 
 def _integer(digits: str) -> int | _Odd:
