@@ -154,11 +154,18 @@ def culprits(items: Sequence[Item], fails: Callable[[Sequence[Item]], bool]) -> 
     return (*culprits(items[:middle], fails), *culprits(items[middle:], fails))
 
 
+OF_FILES = ("ImportError", "ModuleNotFoundError", "SyntaxError", "IndentationError")
+"""Errors of a module that is missing or half written, as during an upgrade under a running agent."""
+
+MISSING_STEP = "a file of nodevet is missing or half written: restart the agent after an upgrade, or reinstall nodevet"
+BUG_STEP = "this is a bug in nodevet and no hardware fault: report it with the agent's log"
+
+
 def _fault_text(fault: PartFault) -> str:
     times = "once" if fault.count == 1 else f"{fault.count} times"
     return (
         f"{fault.part} of the agent failed {times}: {fault.error}; all other parts run; "
-        "this is a bug in nodevet and no hardware fault: report it with the agent's log"
+        f"{MISSING_STEP if str(fault.error).startswith(OF_FILES) else BUG_STEP}"
     )
 
 

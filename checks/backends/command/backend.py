@@ -41,7 +41,7 @@ from nodevet.checks.core.readings import (
 )
 from nodevet.checks.engine.renamed import COMMANDS, are_all_renamed, same_boards
 
-from .mending import with_known_identity
+from .mending import is_one_card, with_known_identity
 from .run import CommandRunner
 from .unread_values import Mended, usable
 
@@ -96,6 +96,7 @@ class CommandBackend:
         self._rounds: dict[str, Round] = {}
         self._keys: dict[str, frozenset[tuple[str, str, Part]]] = {}
         self._events: list[Event] = []
+        self._ids: dict[str, str] = {}
         self._known_events: dict[EventEntry, None] = {}
         self._identities: dict[str, DeviceEntry] = {}
         self._told_fields: set[tuple[str, str]] = set()
@@ -160,10 +161,10 @@ class CommandBackend:
         self._context.progress.write(f"run {self._spec.backend} for group {group}: {self._spec.argv[0]}")
         found, _, said = taken(self._spec, self._runner, group)
         self._tell_unusable(found.unusable)
-        entries = with_known_identity(found.document.devices, self._identities, found.unusable)
+        entries = with_known_identity(found.document.devices, self._identities)
         document = msgspec.structs.replace(found.document, devices=entries)
-        self._identities = {entry.id: entry for entry in entries}
-        ids = {entry.id: identity(self._spec, entry) for entry in document.devices}
+        ids = {entry.id: self._id(entry) for entry in document.devices}
+        self._identities, self._ids = {entry.id: entry for entry in entries}, ids
         self._refuse_repeats(group, document, ids)
         if said and said != self._last_said:
             self._context.note("info", "command said", line=said)
@@ -176,6 +177,13 @@ class CommandBackend:
         here = {name: names[reported] for name, reported in ids.items()}
         self._queue(document.events, here)
         return {here[entry.id]: entry for entry in document.devices}
+
+    def _id(self, entry: DeviceEntry) -> str:
+        """Return the id of a device; that of before if the command only began to tell another identifier of it."""
+        before = self._identities.get(entry.id)
+        if before is not None and is_one_card(entry, before):
+            return self._ids[entry.id]
+        return identity(self._spec, entry)
 
     def _tell_unusable(self, unusable: Mapping[str, Mapping[str, str]]) -> None:
         """Report optional fields that were removed, each one once."""

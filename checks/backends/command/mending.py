@@ -102,27 +102,26 @@ def without_unusable_versions(versions: dict[Any, Any]) -> bool:
     return bool(unusable)
 
 
-def with_known_identity(
-    devices: tuple[DeviceEntry, ...], known: Mapping[str, DeviceEntry], unusable: Mapping[str, Iterable[str]]
-) -> tuple[DeviceEntry, ...]:
-    """Return *devices*, those with *unusable* fields with their identity in *known*, which is by id.
+def with_known_identity(devices: tuple[DeviceEntry, ...], known: Mapping[str, DeviceEntry]) -> tuple[DeviceEntry, ...]:
+    """Return *devices*, each with the identifiers of *known*, which is by id, that are not told this time.
 
-    A card whose UUID is not told for once would be another one, and the one that it is would be lost. Nothing is taken
-    from a card that tells another identity, or that another one of *devices* has.
+    A card whose UUID or address is not told for once would be another one, and the one that it is would be lost.
+    Nothing is taken from a card that tells another identity, or that another one of *devices* has.
     """
     told = {(field, getattr(device, field)) for device in devices for field in IDENTITY}
 
     def completed(device: DeviceEntry) -> DeviceEntry:
         before = known.get(device.id)
-        if before is None or device.id not in unusable or not _may_be_one(device, before):
+        if before is None or not is_one_card(device, before):
             return device
-        values = {field: getattr(before, field) for field in IDENTITY if field in unusable[device.id]}
+        values = {field: getattr(before, field) for field in IDENTITY if getattr(device, field) is None}
         return msgspec.structs.replace(device, **dict(values.items() - told))
 
     return tuple(map(completed, devices))
 
 
-def _may_be_one(device: DeviceEntry, before: DeviceEntry) -> bool:
+def is_one_card(device: DeviceEntry, before: DeviceEntry) -> bool:
+    """Return whether *device* may be the card that a document named alike *before*: no identifier is another one."""
     pairs = [(getattr(device, field), getattr(before, field)) for field in IDENTITY]
     is_like = (device.kind, device.vendor, device.parent) == (before.kind, before.vendor, before.parent)
     return is_like and all(None in pair or pair[0] == pair[1] for pair in pairs)
