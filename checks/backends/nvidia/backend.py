@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from nodevet.checks.backends.alike import by_address, mark_alike
+from nodevet.checks.backends.alike import by_address, mark_alike, of_each
 from nodevet.checks.backends.base import BackendError, Context, names_in
 from nodevet.checks.backends.driver_errors import Asked
 from nodevet.checks.backends.host.withheld import kept_away
@@ -29,8 +29,8 @@ from .nvml import SUCCESS, Call, Item, Library, Plan, Target, is_evidence, is_un
 from .topology import read_topology
 from .xids import XidEvents
 
-OF_ALL = frozenset({FailureKind.NO_DRIVER, FailureKind.VERSION_MISMATCH, FailureKind.READER})
-"""With these failures of one device the whole library is unusable."""
+MOST_BOARDS = 1024
+"""More boards than any machine has (``expected_accelerators`` allows as many): such a count is an error of the call."""
 
 
 def open_backend(context: Context) -> NvidiaBackend:
@@ -84,6 +84,10 @@ class NvidiaBackend:
     def devices(self) -> tuple[Device, ...]:
         """Enumerate again; unsupported values are retried. Raises BackendError if there is no device."""
         count = self._library.system("nvmlDeviceGetCount")
+        if not 0 <= count <= MOST_BOARDS:
+            raise BackendError(
+                FailureKind.ERROR, f"nvmlDeviceGetCount: {count} boards, and at most {MOST_BOARDS} are read"
+            )
         self._drained = self._read_drained(count)
         if not count and not self._drained:
             raise BackendError(
@@ -97,7 +101,7 @@ class NvidiaBackend:
             try:
                 gpu = self._open(index, place)
             except BackendError as error:
-                if error.failure.kind in OF_ALL:
+                if error.failure.kind is FailureKind.READER:
                     raise
                 silent.append((index, error))
             else:
@@ -106,7 +110,7 @@ class NvidiaBackend:
                 if gpu is not None:
                     found[gpu.device.id] = gpu
         mark_alike(found.values())
-        for index, why in silent:
+        for index, why in of_each(silent, alone=not found):
             gpu = self._recall(index, why, found)
             found[gpu.device.id] = gpu
         self._gpus = found
