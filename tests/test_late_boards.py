@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,15 +12,15 @@ from typing import Any
 import msgspec
 import pytest
 from fakes.gpu_node import GpuNode
-from fakes.host_tree import pci_device, virtual_machine, write_tree
-from fakes.nvml.scenario import FakeNvml, pci
+from fakes.host_tree import PCI, pci_device, virtual_machine, write_tree
+from fakes.nvml.scenario import FakeNvml, NvmlReturn, pci
 from fakes.views import at, bare_board, gpu, healthy, judge, of
 
 from nodevet.checks.core.model import Device, Outcome, ReaderState, ReaderStatus
 from nodevet.checks.engine.arrivals import Arrivals, KeptArrivals
 from nodevet.checks.engine.view import Arrived, KnownDevices, Seen, View
 
-PAGE, OTHER = "0000:40:00.0", "0000:50:00.0"
+PAGE, OTHER, THIRD = "0000:40:00.0", "0000:50:00.0", "0000:60:00.0"
 TAKING_SECONDS = 120
 
 
@@ -29,7 +31,7 @@ def running(backend: str, state: ReaderState = ReaderState.RUNNING) -> ReaderSta
 
 def pages(*drivers: str | None) -> tuple[Device, ...]:
     """Return the boards as the bus shows them, each with its driver."""
-    return tuple(bare_board(slot, driver) for slot, driver in zip((PAGE, OTHER), drivers, strict=False))
+    return tuple(bare_board(slot, driver) for slot, driver in zip((PAGE, OTHER, THIRD), drivers, strict=False))
 
 
 LISTED = ("nvidia", (gpu("GPU-1", PAGE),))
@@ -89,6 +91,95 @@ def test_a_release_has_its_driver_list_everything_anew() -> None:
         arrivals.take_list("nvidia", BOARDS[:1], at(ended + 1))
         arrivals.take_readers([running("nvidia")], at(ended + 2))
         assert arrivals.told().resumed == {"nvidia": (at(ended), frozenset({"GPU-1"}))}
+
+
+@pytest.mark.parametrize("state", [state for state in ReaderState if state is not ReaderState.RUNNING])
+def test_the_list_of_a_reader_that_ended_counts_no_more(state: ReaderState) -> None:
+    """The driver was loaded anew meanwhile: what the kernel binds now is not in the list of the new one."""
+    arrivals = Arrivals()
+    arrivals.take_list("host", pages("nvidia", "nvidia"), at())
+    arrivals.take_list("nvidia", BOARDS, at())
+    arrivals.take_readers([running("nvidia")], at(1))
+    arrivals.take_readers([running("nvidia", state)], at(2))
+    arrivals.take_list("host", pages(None, None), at(3))
+    arrivals.take_list("host", pages("nvidia", "nvidia"), at(4))
+    arrivals.take_readers([running("nvidia")], at(5))
+    arrivals.take_list("nvidia", BOARDS[:1], at(5))
+    assert arrivals.told().bound == {OTHER: at(4)}
+
+
+def test_a_board_that_the_present_reader_listed_does_not_arrive_when_it_is_bound_again() -> None:
+    """It is lost at once if it goes."""
+    arrivals = Arrivals()
+    arrivals.take_list("host", pages("nvidia", "nvidia"), at())
+    arrivals.take_list("nvidia", BOARDS, at())
+    arrivals.take_readers([running("nvidia")], at(1))
+    arrivals.take_list("host", pages("nvidia", None), at(2))
+    arrivals.take_list("host", pages("nvidia", "nvidia"), at(3))
+    assert not arrivals.told().bound
+
+
+@pytest.mark.parametrize("holds_one", [False, True])
+def test_a_driver_that_was_unloaded_may_list_boards_before_the_bus_is_read_again(holds_one: bool) -> None:
+    """The pages are those of before the driver was loaded. If it held a board all the time, it was not unloaded."""
+    arrivals = Arrivals()
+    arrivals.take_list("host", pages("nvidia", "nvidia"), at())
+    arrivals.take_list("nvidia", BOARDS, at())
+    arrivals.take_readers([running("nvidia", ReaderState.CRASHED)], at(1))
+    arrivals.take_list("host", pages("nvidia" if holds_one else None, None), at(2))
+    arrivals.take_list("nvidia", BOARDS[:1], at(3))
+    expected = {} if holds_one else {OTHER: at(3)}
+    assert arrivals.told().bound == expected
+    arrivals.take_list("nvidia", BOARDS[:1], at(4))
+    assert arrivals.told().bound == expected
+    arrivals.take_list("host", pages("nvidia", None), at(4 + TAKING_SECONDS))
+    assert not arrivals.told().bound
+
+
+TURNS: dict[str, tuple[str, list[tuple[str | None, ...]], set[str]]] = {
+    "loaded": ("amd", [(None, None), ("amdgpu", None)], {PAGE, OTHER}),
+    "loaded anew": ("amd", [("amdgpu", "amdgpu"), (None, None), ("amdgpu", None)], {PAGE, OTHER}),
+    "one is bound": ("amd", [("amdgpu", None), ("amdgpu", "amdgpu")], {OTHER}),
+    "one more is bound": ("amd", [("amdgpu", None, None), ("amdgpu", "amdgpu", None)], {OTHER}),
+    "one is unbound": ("amd", [("amdgpu", "amdgpu"), ("amdgpu", None)], set()),
+    "lent to a guest": ("amd", [(None, None), ("vfio-pci", None)], {PAGE}),
+    "another is lent": ("amd", [(None, None), ("amdgpu", "vfio-pci")], {PAGE, OTHER}),
+    "all at once": ("nvidia", [(None, None), ("nvidia", None)], {PAGE}),
+}
+
+
+@pytest.mark.parametrize("case", TURNS)
+def test_a_driver_that_binds_boards_in_turn_is_awaited_for_all_of_them(case: str) -> None:
+    """It was loaded just now, because it held no board before: those that it has yet to bind arrive with the first."""
+    vendor, looks, bound = TURNS[case]
+    arrivals = Arrivals()
+    for number, drivers in enumerate(looks):
+        shown = tuple(msgspec.structs.replace(page, vendor=vendor) for page in pages(*drivers))
+        arrivals.take_list("host", shown, at(number))
+    assert arrivals.told().bound == dict.fromkeys(bound, at(len(looks) - 1))
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize(("seconds", "closes"), [(2, False), (TAKING_SECONDS, True)])
+def test_a_board_that_its_driver_has_yet_to_bind_is_missing_after_two_minutes(
+    seconds: int, closes: bool, known: bool
+) -> None:
+    """The boot is long over, and amdgpu was loaded by hand: until then neither finding closes a gate."""
+    page, board, late = (
+        msgspec.structs.replace(device, vendor="amd")
+        for device in (bare_board(PAGE), gpu("other", OTHER, backend="amd"), gpu("late", PAGE, backend="amd"))
+    )
+    view = msgspec.structs.replace(
+        unlisted(Arrived(bound={PAGE: at(-seconds)}), known=False),
+        devices=(board, page),
+        on_bus=(page,),
+        memory=KnownDevices({device.id: Seen(device, at(-60), at(-5)) for device in (board, *[late] * known)}),
+        readers=(running("amd"), running("host")),
+    )
+    findings = judge("inventory", view)
+    assert any(found.gates and found.outcome is Outcome.FAIL for found in findings) is closes
+    code = "device.missing" if known else "driver.missing"
+    assert closes is False or code in {found.code for found in findings if found.outcome is Outcome.FAIL}
 
 
 def test_releases_that_follow_closely_await_a_board_from_the_first_on() -> None:
@@ -221,6 +312,44 @@ def test_boards_that_come_one_by_one_after_a_release_are_not_missing(tmp_path: P
         assert node.command("release", "--for", "3s").returncode == 0
         node.machine.update({f"present.{slot}": 0 for slot in range(3, 8)})
         node.wait_for(lambda status: said(status, "since the devices were released"), 20.0, "no board was awaited")
+        assert not node.state_file().hard
+        node.machine.clear()
+        node.wait_for_verdict("ok", 30.0)
+        assert not node.state_file().hard
+
+
+def host_round(status: Mapping[str, Any]) -> Any:
+    """Return when the host was read last."""
+    return next(reader["last_round"] for reader in status["readers"] if reader["backend"] == "host")
+
+
+def wait_for_round(node: GpuNode) -> None:
+    """Wait until the host was read once more."""
+    before = host_round(node.status())
+    node.wait_for(lambda status: host_round(status) != before, 20.0, "the host was not read")
+
+
+def test_a_driver_that_is_loaded_anew_by_hand_loses_no_board(tmp_path: Path, fake_nvml_library: Path) -> None:
+    """The person ends all processes on its nodes, also the collector; the driver lists three boards first, then all."""
+    files = virtual_machine() | FakeNvml(tmp_path / "unused", fake_nvml_library).host_files()
+    root = str(write_tree(tmp_path / "root", files))
+    links = {link: link.readlink() for link in (Path(root, PCI, pci(slot), "driver") for slot in range(8))}
+    with GpuNode(tmp_path, fake_nvml_library, root=root) as node:
+        node.wait_for_verdict("ok", 20.0)
+        for symbol in ("nvmlInit_v2", "nvmlInitWithFlags"):
+            node.machine.fail(symbol, NvmlReturn.DRIVER_NOT_LOADED)
+        for pid in node.readers():
+            os.kill(pid, signal.SIGKILL)
+        for link in links:
+            link.unlink()
+        node.wait_for_finding("reader.failed", 20.0)
+        for _ in range(3):  # one of two rounds lists the pages
+            wait_for_round(node)
+        node.machine.clear()
+        node.machine.update({f"present.{slot}": 0 for slot in range(3, 8)})
+        for link, target in links.items():
+            link.symlink_to(target)
+        node.wait_for(lambda status: said(status, "since its driver was bound"), 20.0, "no board was awaited")
         assert not node.state_file().hard
         node.machine.clear()
         node.wait_for_verdict("ok", 30.0)

@@ -53,6 +53,7 @@ def test_the_address_under_which_a_board_was_opened_is_its_address(tmp_path: Pat
 
 PAGE = "0000:40:00.0"
 OTHER = "0000:50:00.0"
+THIRD = "0000:60:00.0"
 OFF_BUS = "0001:40:00.0"
 
 
@@ -84,6 +85,67 @@ def test_a_page_is_lost_unless_a_listed_board_may_be_its_own(
     assert found.outcome is outcome
     assert found.gates is (outcome is Outcome.FAIL)
     assert found.required is (outcome is Outcome.UNMEASURED)
+
+
+def judged(first: tuple[str, ...], second: tuple[str, ...], **changes: Any) -> Outcome:
+    """Return what is said of the page if two boards are listed at one address; each had some addresses before."""
+    page, boards = bare_board(PAGE, "nvidia"), (gpu("GPU-1", OTHER), gpu("GPU-2", OTHER, **changes))
+    seen = {board.id: Seen(board, at(-60), at(), slots=had) for board, had in zip(boards, (first, second), strict=True)}
+    bus = (page, bare_board(OTHER, "nvidia"), bare_board(THIRD, "nvidia"))
+    view = msgspec.structs.replace(healthy(), devices=(*boards, page), on_bus=bus, memory=KnownDevices(seen))
+    return of(judge("inventory", view), "device.lost", page.id).outcome
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "outcome"),
+    [
+        ((OTHER,), (PAGE, OTHER), Outcome.UNMEASURED),
+        ((PAGE, OTHER), (OTHER,), Outcome.UNMEASURED),
+        ((OTHER,), (OTHER,), Outcome.UNMEASURED),  # both were never seen elsewhere, and one of them must be
+        ((OTHER,), (THIRD, OTHER), Outcome.FAIL),
+    ],
+    ids=["known", "known, listed first", "new", "of another page"],
+)
+def test_of_two_boards_at_one_address_one_may_be_that_of_a_page(
+    first: tuple[str, ...], second: tuple[str, ...], outcome: Outcome
+) -> None:
+    """As many boards answer as the bus shows: the address of one is wrong."""
+    assert judged(first, second) is outcome
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "outcome"),
+    [
+        ((OTHER,), (PAGE, OTHER), Outcome.UNMEASURED),
+        ((OTHER,), (OTHER,), Outcome.FAIL),
+        ((PAGE, OTHER), (PAGE, OTHER), Outcome.FAIL),
+    ],
+    ids=["known", "a part", "moved"],
+)
+def test_a_board_that_seems_a_part_may_be_that_of_a_page(
+    first: tuple[str, ...], second: tuple[str, ...], outcome: Outcome
+) -> None:
+    """AMD SMI lists the parts of a board at its address, so a board with a wrong address looks like one of them."""
+    assert judged(first, second, parent="GPU-1") is outcome
+
+
+@pytest.mark.parametrize("vendor", ["nvidia", "amd"])
+def test_two_boards_that_report_one_address_lose_none(
+    tmp_path: Path, fake_nvml_library: Path, fake_amdsmi_library: Path, vendor: str
+) -> None:
+    """Nobody shows the pages of the driver. All boards answer under their UUIDs."""
+    machine: FakeNvml | FakeAmdSmi = FakeNvml(tmp_path / "nvml.scenario", fake_nvml_library)
+    if vendor == "amd":
+        machine = FakeAmdSmi(tmp_path / "amdsmi.scenario", fake_amdsmi_library)
+    files = virtual_machine() | machine.host_files()
+    with FakeNode(tmp_path, machine, root=str(write_tree(tmp_path / "root", files))) as node:
+        node.wait_for_verdict("ok", 20.0)
+        machine.set("pci_bus.3", int(machine.pci(2).split(":")[1], 16))
+        status = node.wait_for(lambda told: said(told, "possibly the same board"), 20.0, "the page was not told")
+        assert not [entry for entry in status["findings"] if entry["outcome"] == "fail"]
+        assert not node.state_file().hard
+        machine.clear()
+        node.wait_for_verdict("ok", 30.0)
 
 
 def test_an_amd_board_that_tells_another_address_for_once_is_not_lost(tmp_path: Path, fake_amdsmi: FakeAmdSmi) -> None:

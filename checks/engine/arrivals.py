@@ -9,6 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from nodevet.checks.core.model import Device, DeviceKind, Instant, ReaderState, ReaderStatus
+from nodevet.checks.reference.vendors import vendor_of
 
 from .arriving import is_taking, places_of
 from .view import Arrived
@@ -38,6 +39,7 @@ class Arrivals:
         """Start without any: a board that was there before the first agent of the boot did not arrive."""
         self._pages: dict[str, Page] | None = None
         self._places: dict[str, set[str | None]] = {}
+        self._unloaded: set[str] = set()
         self._released: frozenset[str] = frozenset()
         self._bound: dict[str, Instant] = {}
         self._resumed: dict[str, tuple[Instant, frozenset[str]]] = {}
@@ -58,13 +60,20 @@ class Arrivals:
             self._take_pages(devices, now)
             return
         self._places[backend] = {place for device in devices for place in places_of(device)}
+        if backend in self._unloaded:  # it is loaded again, and the bus was not read since
+            self._unloaded.discard(backend)
+            pages = (self._pages or {}).items()
+            self._bound |= {pci: now for pci, page in pages if page.driver is None and page.vendor == backend}
         self._bound = {pci: since for pci, since in self._bound.items() if not self._is_listed(pci)}
         if backend in self._resumed:
             since, listed = self._resumed[backend]
             self._resumed[backend] = since, listed | {device.id for device in devices}
 
     def take_readers(self, statuses: Iterable[ReaderStatus], now: Instant) -> None:
-        """Take the state of each reader: a driver may have been loaded anew in the time of a release."""
+        """Take the state of each reader: a driver may have been loaded anew while none ran, or it was released."""
+        statuses = tuple(statuses)
+        for backend in (status.backend for status in statuses if status.state is not ReaderState.RUNNING):
+            self._places.pop(backend, None)
         released = frozenset(status.backend for status in statuses if status.state is ReaderState.RELEASED)
         for backend in self._released - released:
             since, _ = self._resumed.get(backend, (now, frozenset()))
@@ -82,6 +91,10 @@ class Arrivals:
         before = pages if self._pages is None else self._pages
         fresh = [pci for pci, page in pages.items() if page.driver is not None and before.get(pci) != page]
         self._pages = pages
+        had, have = _loaded(before), _loaded(pages)
+        self._unloaded = (self._unloaded | had) - have
+        turns = {vendor for vendor in have - had if vendor_of(vendor).takes_in_turn}
+        fresh += [pci for pci, page in pages.items() if page.driver is None and page.vendor in turns]
         # A board that comes and goes is awaited from its first binding: else it would never be lost.
         held = {pci for pci, page in pages.items() if page.driver is not None}
         kept = {pci: since for pci, since in self._bound.items() if pci in held or is_taking(since, now)}
@@ -92,3 +105,8 @@ class Arrivals:
         """Return whether the backend of the driver of the board at *pci* lists it; a command may know it before."""
         page = (self._pages or {}).get(pci)
         return page is not None and pci in self._places.get(page.vendor, ())
+
+
+def _loaded(pages: dict[str, Page]) -> set[str]:
+    """Return the vendors whose driver holds one of *pages*."""
+    return {page.vendor for page in pages.values() if page.driver == (vendor_of(page.vendor).kernel_module or "")}

@@ -26,7 +26,13 @@ def is_booting(view: View) -> bool:
 
 def may_be_bound_yet(view: View, board: Device) -> bool:
     """Return whether the driver may still bind to *board*, which is on the bus without a driver."""
-    return board.driver is None and is_booting(view)
+    return board.driver is None and (is_booting(view) or _is_bound_in_turn(view, board))
+
+
+def _is_bound_in_turn(view: View, board: Device) -> bool:
+    """Return whether the driver of *board*, which takes board after board, was loaded just now."""
+    since = view.arrived.bound.get(board.pci or "")
+    return vendor_of(board.vendor).takes_in_turn and since is not None and is_taking(since, view.now)
 
 
 def is_being_taken(view: View, page: Device) -> bool:

@@ -58,19 +58,33 @@ def is_unanswered(view: View, board: Device) -> bool:
 def out_of_place(view: View, page: Device) -> tuple[Device, ...]:
     """Return the listed boards that may be the one at *page*, an entry of the PCI bus that no library seems to list.
 
-    Their library reports no address now, or one that is not on the bus. A board with a former place on the bus is only
-    the board of that place; without any, it may be any board if it reports no address.
+    Their library reports no address now, one that is not on the bus, or that of another listed board. A board with a
+    former place on the bus is only the board of that place; without any, it may be any board if it reports no address,
+    or if no board of its address has a former place.
     """
     places = {entry.pci for entry in view.on_bus}
+    listed = [board for board in view.of_kind(DeviceKind.ACCELERATOR) if board.backend == page.vendor]
     found = []
-    for board in view.of_kind(DeviceKind.ACCELERATOR):
-        if board.backend != page.vendor or board.parent is not None or board.pci in places:
-            continue
-        seen = view.memory.seen.get(board.id)
-        former = places & {*(seen.slots if seen else ())}
-        if page.pci in former or (board.pci is None and not former):
+    for board in listed:
+        alike = [other for other in listed if other is not board and other.pci == board.pci in places]
+        former = places & _slots(view, board)
+        if board.parent is not None:  # one that seems a part of the other, because it reports the other's address
+            whole = next((other for other in alike if other.id == board.parent), None)
+            if whole is not None and page.pci in former - _slots(view, whole):
+                found.append(board)
+        elif alike := [other for other in alike if other.parent is None]:
+            elsewhere = any(places & _slots(view, one) - {board.pci} for one in (board, *alike))
+            if page.pci in former or not elsewhere:
+                found.append(board)
+        elif board.pci not in places and (page.pci in former or (board.pci is None and not former)):
             found.append(board)
     return tuple(found)
+
+
+def _slots(view: View, board: Device) -> set[str | None]:
+    """Return the addresses that *board* ever had."""
+    seen = view.memory.seen.get(board.id)
+    return {*(seen.slots if seen else ())}
 
 
 def _is_driven(view: View, board: Device) -> bool:

@@ -481,7 +481,8 @@ def _driver(view: View, vendor: str) -> Iterator[Finding]:
         # If the agent lacks a library, or it is refused memory, that says nothing about the driver; jobs bring their
         # own.
         is_said = failure is None or (failure.kind is not FailureKind.NO_LIBRARY and failure.of_driver)
-        yield msgspec.structs.replace(finding, gates=is_said and not is_booting(view))
+        may_bind = is_booting(view) or all(may_be_bound_yet(view, board) for board in boards)
+        yield msgspec.structs.replace(finding, gates=is_said and not may_bind)
     else:
         yield rule.on_node(
             Outcome.UNMEASURED, f"{vendor}: {where} not read yet, collector is {reader.state.value}{says}", part=part

@@ -19,6 +19,7 @@ from typing import Any
 
 import msgspec
 
+from nodevet.checks.backends.alike import by_address, mark_alike, of_each
 from nodevet.checks.backends.base import BackendError, Context, names_in
 from nodevet.checks.backends.driver_errors import Asked
 from nodevet.checks.backends.host.withheld import kept_away
@@ -115,13 +116,16 @@ class AmdBackend:
             try:
                 gpu = self._open(index, handle, found)
             except BackendError as error:
-                if error.failure.kind in (FailureKind.NO_DRIVER, FailureKind.READER):
+                if error.failure.kind is FailureKind.READER:
                     raise
                 silent.append((index, error))
             else:
+                if gpu is not None and gpu.device.id in found:  # its name may be that of a chip without a number
+                    gpu.device = by_address(gpu.device)
                 if gpu is not None:
                     found[gpu.device.id] = gpu
-        for index, why in silent:
+        mark_alike(gpu for gpu in found.values() if gpu.device.parent is None)
+        for index, why in of_each(silent, alone=not found):
             gpu = self._recall(index, why, found)
             found[gpu.device.id] = gpu
         self._gpus = found

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from nodevet.checks.backends.alike import by_address, mark_alike, of_each
 from nodevet.checks.backends.base import BackendError, Context, names_in
 from nodevet.checks.backends.driver_errors import Asked
 from nodevet.checks.backends.host.withheld import kept_away
@@ -28,8 +29,8 @@ from .nvml import SUCCESS, Call, Item, Library, Plan, Target, is_evidence, is_un
 from .topology import read_topology
 from .xids import XidEvents
 
-OF_ALL = frozenset({FailureKind.NO_DRIVER, FailureKind.VERSION_MISMATCH, FailureKind.READER})
-"""With these failures of one device the whole library is unusable."""
+MOST_BOARDS = 1024
+"""More boards than any machine has (``expected_accelerators`` allows as many): such a count is an error of the call."""
 
 
 def open_backend(context: Context) -> NvidiaBackend:
@@ -40,8 +41,11 @@ def open_backend(context: Context) -> NvidiaBackend:
 class _Gpu:
     """One known device: its identity, its handle, and the calls that it supports."""
 
-    def __init__(self, index: int, target: Target, device: Device, *, told_share: bool = True) -> None:
+    def __init__(
+        self, index: int, target: Target, device: Device, name: str | None = None, *, told_share: bool = True
+    ) -> None:
         self.index = index
+        self.name = name
         self.told_share = told_share
         """Whether it reported if it is a share of a board, of which few readings are required; else it is asked later.
         """
@@ -80,6 +84,10 @@ class NvidiaBackend:
     def devices(self) -> tuple[Device, ...]:
         """Enumerate again; unsupported values are retried. Raises BackendError if there is no device."""
         count = self._library.system("nvmlDeviceGetCount")
+        if not 0 <= count <= MOST_BOARDS:
+            raise BackendError(
+                FailureKind.ERROR, f"nvmlDeviceGetCount: {count} boards, and at most {MOST_BOARDS} are read"
+            )
         self._drained = self._read_drained(count)
         if not count and not self._drained:
             raise BackendError(
@@ -88,25 +96,21 @@ class NvidiaBackend:
                 of_driver=True,
             )
         found: dict[str, _Gpu] = {}
-        shared: set[str] = set()
         silent: list[tuple[int, BackendError]] = []
         for index, place in self._places(count):
             try:
                 gpu = self._open(index, place)
             except BackendError as error:
-                if error.failure.kind in OF_ALL:
+                if error.failure.kind is FailureKind.READER:
                     raise
                 silent.append((index, error))
             else:
                 if gpu is not None and gpu.device.id in found:
-                    shared.add(gpu.device.id)
-                    gpu = _Gpu(index, gpu.target, _by_address(gpu.device))
+                    gpu = _Gpu(index, gpu.target, by_address(gpu.device), gpu.name)
                 if gpu is not None:
                     found[gpu.device.id] = gpu
-        for name, gpu in found.items():
-            if gpu.device.uuid is not None:
-                gpu.device = msgspec.structs.replace(gpu.device, shares_uuid=name in shared)
-        for index, why in silent:
+        mark_alike(found.values())
+        for index, why in of_each(silent, alone=not found):
             gpu = self._recall(index, why, found)
             found[gpu.device.id] = gpu
         self._gpus = found
@@ -269,7 +273,7 @@ class NvidiaBackend:
         code, mode = self._library.on(target, Call("nvmlDeviceGetVirtualizationMode"))
         virtual, driver, root = mode == VIRTUAL_GPU, self.versions.get("driver"), self._context.root
         device = identify(self._library, target, uuid, pci, pci_info, virtual=virtual, driver=driver, root=root)
-        gpu = _Gpu(index, target, device, told_share=code == SUCCESS or is_unsupported(code))
+        gpu = _Gpu(index, target, device, uuid, told_share=code == SUCCESS or is_unsupported(code))
         gpu.split = known.split if known is not None else None
         return gpu
 
@@ -319,11 +323,6 @@ class NvidiaBackend:
         if group == "slow":
             return slow_items(gpu.links)
         raise BackendError(FailureKind.ERROR, f"no group {group!r}: there are {', '.join(self.groups)}")
-
-
-def _by_address(device: Device) -> Device:
-    """Return *device* with its address as id: its name now belongs to another board, and neither may hide the other."""
-    return msgspec.structs.replace(device, id=device.pci or device.id, uuid=None, shares_uuid=True)
 
 
 def _refuse_silence(readings: list[Reading], device: Device, codes: set[int]) -> None:
