@@ -53,7 +53,7 @@ def test_a_driver_that_hangs_below_a_thread_or_helper_is_blamed(
             node.wait_for_verdict("ok", 30.0)
             trigger.write_text("")
             node.wait_for(failures, 15.0, f"no hang was told: {how}")
-            node.wait_for(lambda _: node.state_file().hard, 5.0, f"the state file is not hard: {how}")
+            node.wait_for(lambda _, node=node: node.state_file().hard, 5.0, f"no hard state file: {how}")
 
 
 @needs_root
