@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,11 @@ def waiting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def failures(status: dict[str, Any]) -> list[str]:
     """Return what a status calls a failure."""
     return [entry["message"] for entry in status["findings"] if entry["outcome"] == "fail"]
+
+
+def is_hard(node: FakeNode, _status: object) -> bool:
+    """Return whether the state file says that the node is hard failed."""
+    return node.state_file().hard
 
 
 def never_fails(node: FakeNode, seconds: float, *, is_ok: bool = False) -> None:
@@ -53,7 +59,7 @@ def test_a_driver_that_hangs_below_a_thread_or_helper_is_blamed(
             node.wait_for_verdict("ok", 30.0)
             trigger.write_text("")
             node.wait_for(failures, 15.0, f"no hang was told: {how}")
-            node.wait_for(lambda _, node=node: node.state_file().hard, 5.0, f"no hard state file: {how}")
+            node.wait_for(partial(is_hard, node), 5.0, f"no hard state file: {how}")
 
 
 @needs_root

@@ -16,7 +16,7 @@ from nodevet.checks.ipc.child_process import Child
 from .evidence import ELSEWHERE, OF_PARTS, other_cause
 from .heartbeat import Heartbeat
 from .stages import HELD_UP_SECONDS
-from .system_call import Leads
+from .system_call import SLEEPS, Leads
 from .witness import STARVED_RATIO, Other, ProcessStatus, Rest, Surroundings, disturbance, disturbed, unscheduled
 
 SUSPICIOUS_SHARE = 0.5
@@ -164,7 +164,8 @@ class CallWatch:
         wait = other_cause(look.status, look.others)
         if wait.leads is Leads.UNKNOWN and self._module and self._surroundings.waits_in_module(child.pid, self._module):
             return ""
-        if wait.leads not in (Leads.DRIVER, *ELSEWHERE) and (files := self._surroundings.shared(child.pid)):
+        is_elsewhere = wait.leads in (Leads.DRIVER, *ELSEWHERE) and SLEEPS.words not in wait.words
+        if not is_elsewhere and (files := self._surroundings.shared(child.pid)):
             return f"it shares {files[0]} with other programs, one of which may hold a lock on it"
         return wait.words
 
@@ -239,7 +240,8 @@ class CallWatch:
         if look.status is None or not child.in_call:  # at rest it waits for the agent
             return ""
         wait = other_cause(look.status, look.others)
-        return wait.words if wait.leads in ELSEWHERE else ""
+        # A sleep proves nothing, and excuses nothing that is over by the deadline.
+        return wait.words if wait.leads in ELSEWHERE and SLEEPS.words not in wait.words else ""
 
 
 def _between(first: _Look, last: _Look) -> str:

@@ -39,6 +39,9 @@ WORKING_FOLDER = -100 & DESCRIPTOR_BITS
 POLLFD = struct.Struct("=ihh")
 """struct pollfd of poll(2): a descriptor, and the events asked for and found."""
 
+IN_MILLISECONDS = ("poll", "epoll_wait", "epoll_pwait")
+"""Calls that take their limit as a number; the others take a pointer to it."""
+
 FD_SETS = 3
 """Arguments of select(2) with sets of descriptors, after their number."""
 
@@ -89,7 +92,9 @@ COMPUTES = Wait(Leads.LIBRARY)
 SLOW_DISK = "check disks and network file systems, and whether one is frozen (fsfreeze)"
 SILENT_PROGRAM = "check the system log and the daemons of the driver"
 NO_WITNESS = "no witness shows that it waits for the driver; see its stack (/proc/PID/stack) as root"
-SLEEPS = Wait(Leads.UNKNOWN, f"it sleeps and asks again: {NO_WITNESS}", "sleep")
+SLEEPS = Wait(Leads.PROGRAM, f"it waits for a time and asks again: {NO_WITNESS}", "sleep")
+"""A wait with a limit: the kernel does not show who is asked then. Another part that waits for the driver does."""
+
 HIDDEN = Wait(
     Leads.HIDDEN,
     "the kernel does not show what it waits for, so that no witness blames the driver: give the agent CAP_SYS_PTRACE, "
@@ -192,7 +197,8 @@ def _wait(looked: _Looked, number: int, arguments: Sequence[int]) -> Wait:
             shared = looked.disk.ask(partial(_shared_at, looked.process, arguments[call.argument]), None)
             if shared is None:
                 return Wait(Leads.UNKNOWN, f"it waits for a lock in memory that cannot be read: {NO_WITNESS}")
-            return _of_lock(looked, shared) if shared else Wait(Leads.INSIDE, what=call.name)
+            inside = SLEEPS if _is_timed(call, arguments) else Wait(Leads.INSIDE, what=call.name)
+            return _of_lock(looked, shared) if shared else inside
         case _Takes.DESCRIPTOR | _Takes.PATH:
             targets = [_target(looked, call, arguments)]
         case _:
@@ -200,7 +206,19 @@ def _wait(looked: _Looked, number: int, arguments: Sequence[int]) -> Wait:
             if polled is None:
                 return Wait(Leads.UNKNOWN, f"it waits in {call.name}: {NO_WITNESS}")
             targets = [looked.link(number) for number in polled]
-    return msgspec.structs.replace(_first_of(looked, call, targets), what=f"{call.name} {' '.join(targets)}")
+    found = _first_of(looked, call, targets)
+    if found.leads is Leads.INSIDE and _is_timed(call, arguments):
+        found = SLEEPS
+    return msgspec.structs.replace(found, what=f"{call.name} {' '.join(targets)}")
+
+
+def _is_timed(call: _Call, arguments: Sequence[int]) -> bool:
+    """Return whether *call* ends after a time: a number of milliseconds but -1, or a pointer but 0."""
+    place = {_Takes.POLLFDS: 2, _Takes.FD_SETS: 4, _Takes.EPOLL: 3, _Takes.FUTEX: 3}.get(call.takes)
+    if place is None or len(arguments) <= place:
+        return False
+    none = DESCRIPTOR_BITS if call.name in IN_MILLISECONDS else 0
+    return arguments[place] & DESCRIPTOR_BITS != none if none else arguments[place] != 0
 
 
 def _first_of(looked: _Looked, call: _Call, targets: Sequence[str]) -> Wait:
