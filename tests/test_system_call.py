@@ -103,10 +103,6 @@ PROGRAMS = {
         "os.setsid(); time.sleep(60)",
         "read of a pipe whose program does not answer",
     ),
-    "a file that others change": (
-        "os.read(ctypes.CDLL(None).inotify_init(), 1)",
-        "read of anon_inode:inotify whose program does not answer",
-    ),
     "a semaphore": (
         "c = ctypes.CDLL(None); s = c.semget(0, 1, 0o1600); c.semop(s, b'\\0\\0\\xff\\xff\\0\\0', 1)",
         "sem(timed)?op of an object that programs share whose program does not answer",
@@ -124,6 +120,9 @@ OF_A_DRIVER = {
     "poll of a device and the kernel's word of devices": (
         f"s = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 15); s.bind((0, 0)); p = select.poll(); "
         f"p.register({DEVICE}, 1); p.register(s, 1); p.poll()"
+    ),
+    "poll of a device and its removal": (
+        f"p = select.poll(); p.register({DEVICE}, 1); p.register(ctypes.CDLL(None).inotify_init(), 1); p.poll()"
     ),
     "a device that is opened again": (
         "os.mkfifo('root/dev/nvidia8'); file = os.open('root/dev/nvidia8', os.O_PATH); "
@@ -145,6 +144,7 @@ INSIDE = {
     "the agent, which writes nothing": "os.read(0, 1)",
 }
 NOBODY_KNOWS = {
+    "a file that others change": "os.read(ctypes.CDLL(None).inotify_init(), 1)",
     "an epoll in an epoll": (
         "e = select.epoll(); i = select.epoll(); i.register(one, 1); e.register(i.fileno(), 1); e.poll()"
     ),
@@ -301,11 +301,11 @@ TARGETS = {
         *("/dev/shm/rocm_smi_card0", "/var/log/amdsmi/calls", "/device/kfd", "/host/var/log/calls"),  # noqa: S108
         *("/hostile/sys/x", "/dev/nvme0n1", "/dev/sda1", "/proc/77/cmdline", "/host/proc/77/cmdline"),
     ),
-    Leads.PROGRAM: ("socket:[77]", "pipe:[77]", "anon_inode:inotify", "/dev/pts/3", "/dev/ptmx", "/dev/mqueue/x"),
+    Leads.PROGRAM: ("socket:[77]", "pipe:[77]", "/dev/pts/3", "/dev/ptmx", "/dev/mqueue/x"),
     Leads.INSIDE: ("anon_inode:[eventfd]", "pidfd:[8]", "/proc/self/maps", "/memfd:x (deleted)", "{self}/maps"),
     Leads.UNKNOWN: (
         *("", "/proc/modules", "/sys/fs/cgroup/x", "/dev/random", "anon_inode:[io_uring]", "anon_inode:[timerfd]"),
-        *("/dev/kmsg", "/sys/class/net/lo/speed", "/proc/driver/rtc", "anon_inode:bpf-prog"),
+        *("/dev/kmsg", "/sys/class/net/lo/speed", "/proc/driver/rtc", "anon_inode:bpf-prog", "anon_inode:inotify"),
     ),
 }
 
