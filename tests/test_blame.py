@@ -1577,6 +1577,23 @@ def test_a_wait_that_ended_before_the_deadline_excuses_its_call(
     bench.close()
 
 
+@pytest.mark.parametrize(
+    ("state", "leads", "counts"), [("S", Leads.DRIVER, 1), ("D", Leads.DRIVER, 1), ("R", Leads.LIBRARY, 0)]
+)
+def test_a_file_that_programs_share_excuses_no_wait_for_the_driver(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str, leads: Leads, counts: int
+) -> None:
+    """AMD SMI shares a lock of each board: another program may hold it, but not the device node."""
+    bench, around = for_a_while(tmp_path, 0.0, 0.0)
+    monkeypatch.setattr(around, "shared", lambda _pid: ("/dev/shm/lock",))  # noqa: S108
+    around.after = ProcessStatus(state, False, 0, 0.0, wait=Wait(leads))
+    hang(bench)
+    bench.pass_time(DEADLINE)
+    bench.until_state(ReaderState.HUNG)
+    assert bench.status().witnessed == counts
+    bench.close()
+
+
 def test_threads_beside_a_call_that_waits_for_the_driver_are_not_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

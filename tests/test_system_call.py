@@ -79,7 +79,7 @@ PROGRAMS = {
     "select": ("select.select([ready[0], one], [], [])", "(p?)select6? of a socket whose program"),
     "epoll": ("e = select.epoll(); e.register(one, 1); e.poll()", "epoll_wait of a socket whose program"),
     "poll of a device and a socket": (
-        "p = select.poll(); p.register(os.open(folder + '/root/dev/nvidia7', os.O_RDWR), 1); p.register(one, 1); "
+        "p = select.poll(); p.register(os.open(folder + '/node/dev/nvidia7', os.O_RDWR), 1); p.register(one, 1); "
         "p.poll()",
         "poll of a socket whose program",
     ),
@@ -112,7 +112,7 @@ PROGRAMS = {
         "it shares {}/shared with other programs",
     ),
 }
-DEVICE = "os.open(folder + '/root/dev/nvidia7', os.O_RDWR)"
+DEVICE = "os.open(folder + '/node/dev/nvidia7', os.O_RDWR)"
 OF_A_DRIVER = {
     "a device": f"os.read({DEVICE}, 1)",
     "poll of a device": f"p = select.poll(); p.register({DEVICE}, 1); p.poll()",
@@ -125,7 +125,7 @@ OF_A_DRIVER = {
         f"p = select.poll(); p.register({DEVICE}, 1); p.register(ctypes.CDLL(None).inotify_init(), 1); p.poll()"
     ),
     "a device that is opened again": (
-        "os.mkfifo('root/dev/nvidia8'); file = os.open('root/dev/nvidia8', os.O_PATH); "
+        "os.mkfifo('node/dev/nvidia8'); file = os.open('node/dev/nvidia8', os.O_PATH); "
         "os.open(f'/proc/self/fd/{file}', 0)"
     ),
 }
@@ -172,8 +172,8 @@ LEADING = {
 def waiting(folder: Path, code: str) -> Iterator[Path]:
     """Run a program that waits in *code*, and give its folder of /proc."""
     os.mkfifo(folder / "fifo")
-    (folder / "root" / "dev").mkdir(parents=True)
-    os.mkfifo(folder / "root" / "dev" / "nvidia7")
+    (folder / "node" / "dev").mkdir(parents=True)
+    os.mkfifo(folder / "node" / "dev" / "nvidia7")
     command = (sys.executable, "-c", WAITING_PROGRAM.format(code))
     with ended(subprocess.Popen(command, cwd=folder, stdin=subprocess.PIPE, start_new_session=True)) as program:
         try:
@@ -210,7 +210,7 @@ def test_a_call_on_a_file_or_a_socket_waits_for_a_disk_or_a_program(tmp_path: Pa
     code, said = FILES.get(name) or PROGRAMS[name]
     leads = Leads.FILE if name in FILES else Leads.PROGRAM
     with waiting(tmp_path, code) as process:
-        found = shown_after(process, leads, tmp_path / "root")
+        found = shown_after(process, leads, tmp_path / "node")
     assert found.leads is leads
     assert re.match(f"(it waits in )?{said.format(re.escape(str(tmp_path)))}", found.words)
     assert "; check " in found.words or "; see its stack " in found.words
@@ -220,9 +220,9 @@ def test_a_call_on_a_file_or_a_socket_waits_for_a_disk_or_a_program(tmp_path: Pa
 def test_any_other_call_leads_to_the_driver_or_into_the_library(tmp_path: Path, leads: Leads, name: str) -> None:
     """A driver that hangs must be found: a library that computes or sleeps is at work."""
     with waiting(tmp_path, LEADING[leads][name]) as process:
-        found = shown_after(process, leads, tmp_path / "root")
+        found = shown_after(process, leads, tmp_path / "node")
         time.sleep(0.3)
-        look = Surroundings(root=str(tmp_path / "root")).look(int(process.name))
+        look = Surroundings(root=str(tmp_path / "node")).look(int(process.name))
     assert found.leads is leads
     assert look is not None
     assert look.wait.leads is leads

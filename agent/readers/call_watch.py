@@ -164,8 +164,9 @@ class CallWatch:
         wait = other_cause(look.status, look.others)
         if wait.leads is Leads.UNKNOWN and self._module and self._surroundings.waits_in_module(child.pid, self._module):
             return ""
-        is_elsewhere = wait.leads in (Leads.DRIVER, *ELSEWHERE) and SLEEPS.words not in wait.words
-        if not is_elsewhere and (files := self._surroundings.shared(child.pid)):
+        is_witness = look.status.wait.leads is Leads.DRIVER or look.status.state == "D"
+        is_elsewhere = wait.leads in ELSEWHERE and SLEEPS.words not in wait.words
+        if not (is_witness or is_elsewhere) and (files := self._surroundings.shared(child.pid)):
             return f"it shares {files[0]} with other programs, one of which may hold a lock on it"
         return wait.words
 

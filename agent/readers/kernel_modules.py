@@ -24,7 +24,7 @@ def waits_in_module(proc: Path, pid: int, module: str) -> bool:
     if stack := text_of(proc / str(pid) / "stack"):
         return any(_is_of(name, module) for name in OF_A_MODULE.findall(stack))
     function = text_of(proc / str(pid) / "wchan").strip("\0 \n")
-    found = list(_modules_of(proc, function)) if function not in ("", "0") else []
+    found = _modules_of(proc, function) if function not in ("", "0") else []
     return bool(found) and all(_is_of(name, module) for name in found)
 
 

@@ -180,7 +180,7 @@ class Surroundings:
             traced=traced,
             dumping=DUMPING.search(status) is not None,
             full_group=self._full_group(pid),
-            wait=wait_of(self._proc / str(pid), self._memory, state=state, root=self._root),
+            wait=self._wait(pid, state),
         )
 
     def others(self, pid: int, at_rest: frozenset[tuple[int, str]] = frozenset()) -> dict[Other, ProcessStatus]:
@@ -189,21 +189,32 @@ class Surroundings:
         One whose wait is among those *at_rest* waits for work: only state D shows that it was given some.
         """
         found: dict[Other, ProcessStatus] = {}
+        for part in self._parts(pid):
+            look = self.look(part)
+            if look is not None and look.state != "D" and (part, look.wait.what) in at_rest:
+                look = msgspec.structs.replace(look, at_rest=True)
+            if look is not None:
+                found[Other(part, self._read(part, "comm").strip())] = look
+        return found
+
+    def _parts(self, pid: int) -> list[int]:
+        """Return the threads of *pid* but its first one, and its child processes with their threads."""
+        found: list[int] = []
         waiting = [pid]
         while waiting and len(found) < MAXIMUM_OTHERS:
             process = waiting.pop()
             for thread in names_of(self._proc / str(process) / "task"):
                 waiting += [int(child) for child in self._read(process, f"task/{thread}/children").split()]
-                look = None if thread == str(pid) else self.look(int(thread))
-                if look is not None and look.state != "D" and (int(thread), look.wait.what) in at_rest:
-                    look = msgspec.structs.replace(look, at_rest=True)
-                if look is not None:
-                    found[Other(int(thread), self._read(int(thread), "comm").strip())] = look
+                if thread != str(pid):
+                    found.append(int(thread))
         return found
+
+    def _wait(self, pid: int, state: str = "S") -> Wait:
+        return wait_of(self._proc / str(pid), self._memory, state=state, root=self._root)
 
     def rest(self, pid: int) -> Rest:
         """Return how *pid* is between two calls."""
-        waits = frozenset((other.pid, look.wait.what) for other, look in self.others(pid).items())
+        waits = frozenset((part, self._wait(part).what) for part in self._parts(pid))
         return Rest(waits, *self._ran_and_waited(pid))
 
     def waits_in_module(self, pid: int, module: str) -> bool:
