@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
+import socket
 import subprocess
 import sys
 import time
@@ -39,7 +40,7 @@ def held():
     os.close(ready[1]); os.read(ready[0], 1)
     return file
 ready = os.pipe()
-one, other = socket.socketpair()
+one = socket.socket(fileno=os.dup(int(sys.argv[1])))
 {}
 """
 FILES = {
@@ -103,6 +104,15 @@ PROGRAMS = {
         "os.setsid(); time.sleep(60)",
         "read of a pipe whose program does not answer",
     ),
+    "a socket pair to a daemon that it started": (
+        "a, b = socket.socketpair(); "
+        "os.fork() and (b.close(), a.recv(1)) or os.fork() and os._exit(0); os.setsid(); time.sleep(60)",
+        "recvfrom of a socket whose program does not answer",
+    ),
+    "a socket pair whose other end is closed": (
+        "a, b = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM); b.close(); a.recv(1)",
+        "recvfrom of a socket whose program does not answer",
+    ),
     "a semaphore": (
         "c = ctypes.CDLL(None); s = c.semget(0, 1, 0o1600); c.semop(s, b'\\0\\0\\xff\\xff\\0\\0', 1)",
         "sem(timed)?op of an object that programs share whose program does not answer",
@@ -137,6 +147,14 @@ INSIDE = {
     "a descriptor without a name": "os.read(os.eventfd(0), 8)",
     "a lock": "import threading; threading.Semaphore(0).acquire()",
     "a pipe of its own": "os.read(ready[0], 1)",
+    "a socket pair of its own": "a, b = socket.socketpair(); a.recv(1)",
+    "a full socket pair of its own": "a, b = socket.socketpair()\nwhile True: a.send(b'x' * 4096)",
+    "poll of a socket pair of its own": "a, b = socket.socketpair(); select.select([a], [], [])",
+    "a socket pair to its child": "a, b = socket.socketpair(); os.fork() or signal.pause(); b.close(); a.recv(1)",
+    "a connection to its own thread": (
+        "s = socket.socket(socket.AF_UNIX); s.bind(folder + '/s'); s.listen(); a = socket.socket(socket.AF_UNIX); "
+        "a.connect(folder + '/s'); b = s.accept()[0]; a.recv(1)"
+    ),
     "poll of a pipe of its own": "select.select([ready[0]], [], [])",
     "a pipe of its child": "os.fork() or signal.pause(); os.close(ready[1]); os.read(ready[0], 1)",
     "a child": "import subprocess; subprocess.run(['sleep', '60'])",
@@ -174,8 +192,12 @@ def waiting(folder: Path, code: str) -> Iterator[Path]:
     os.mkfifo(folder / "fifo")
     (folder / "node" / "dev").mkdir(parents=True)
     os.mkfifo(folder / "node" / "dev" / "nvidia7")
-    command = (sys.executable, "-c", WAITING_PROGRAM.format(code))
-    with ended(subprocess.Popen(command, cwd=folder, stdin=subprocess.PIPE, start_new_session=True)) as program:
+    one, of_another_program = socket.socketpair()
+    command = (sys.executable, "-c", WAITING_PROGRAM.format(code), str(one.fileno()))
+    program = subprocess.Popen(
+        command, cwd=folder, stdin=subprocess.PIPE, start_new_session=True, pass_fds=(one.fileno(),)
+    )
+    with of_another_program, one, ended(program):
         try:
             yield Path(f"/proc/{program.pid}")
         finally:
@@ -276,12 +298,14 @@ def test_a_thread_that_rests_in_a_read_excuses_nothing(tmp_path: Path) -> None:
     assert [(look.wait.leads, look.at_rest) for look in unknown.values()] == [(Leads.PROGRAM, False)]
 
 
-def test_a_thread_that_listens_for_another_while_each_time_is_at_rest(tmp_path: Path) -> None:
-    """It waits for the same socket: the time that it gives it is another one."""
-    code = """import threading
+@pytest.mark.parametrize("listened", ["one", "socket.socket(socket.AF_INET, socket.SOCK_DGRAM)"])
+def test_a_thread_that_listens_for_another_while_each_time_is_at_rest(tmp_path: Path, listened: str) -> None:
+    """It waits for the same socket, or for another connection each time; the time that it gives it is another one."""
+    code = f"""import threading
 def listen():
-    p = select.poll(); p.register(one, 1)
-    for number in range(10000): p.poll(200 + number)
+    for number in range(10000):
+        p, s = select.poll(), {listened}
+        p.register(s, 1); p.poll(200 + number)
 threading.Thread(target=listen).start(); time.sleep(60)"""
     with waiting(tmp_path, code) as process:
         thread = thread_of(process)

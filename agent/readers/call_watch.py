@@ -6,6 +6,7 @@ keeps time beside it. A cause at one look excuses the call, although it may be o
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
 
 import msgspec
@@ -28,6 +29,8 @@ EARLY_SECONDS, EARLY_SHARE = 0.5, 0.05
 
 LOOK_AGAIN_SECONDS = 0.1
 """Interval of the checks after the deadline, until it is known whether the machine itself was slow."""
+
+ROUNDS_OF_REST = 8
 
 SLOWLY = "the calls return, but slowly: raise agent.deadline_seconds if the driver needs this long"
 
@@ -80,18 +83,18 @@ class CallWatch:
         self._clock = clock
         self._surroundings = surroundings
         self._heartbeat = heartbeat
-        self._rest = Rest()
+        self._rests: deque[Rest] = deque(maxlen=ROUNDS_OF_REST)
         self._suspicion: _Suspicion | None = None
         self._early: _Early | None = None
         self._call: _Call | None = None
 
     def note_rest(self, pid: int) -> None:
         """Record how *pid* is between two calls."""
-        self._rest = self._surroundings.rest(pid)
+        self._rests.append(self._surroundings.rest(pid))
 
     def forget_rest(self) -> None:
         """Forget that: a new process starts."""
-        self._rest = Rest()
+        self._rests.clear()
 
     def end(self) -> None:
         """End the watch: the reader answered or exited."""
@@ -138,7 +141,7 @@ class CallWatch:
 
         A call that computes may do so for its *seconds*. One that waits for the driver needs no processor: 0.
         """
-        look, rest = self._surroundings.look(child.pid), self._rest
+        look, rest = self._surroundings.look(child.pid), self._rests[-1] if self._rests else Rest()
         if look is None or look.ran_seconds is None or rest.ran_seconds is None or rest.waited_seconds is None:
             return 0.0
         ran, waited = look.ran_seconds - rest.ran_seconds, (look.waited_seconds or 0.0) - rest.waited_seconds
@@ -161,8 +164,9 @@ class CallWatch:
         look = self._look(child)
         if look.status is None:
             return ""
-        wait = other_cause(look.status, look.others)
-        if wait.leads is Leads.UNKNOWN and self._module and self._surroundings.waits_in_module(child.pid, self._module):
+        cause = other_cause(look.status, look.others, self._still(look))
+        wait, pid = cause.wait, child.pid if cause.part is None else cause.part.pid
+        if wait.leads is Leads.UNKNOWN and self._module and self._surroundings.waits_in_module(pid, self._module):
             return ""
         is_witness = look.status.wait.leads is Leads.DRIVER or look.status.state == "D"
         is_elsewhere = wait.leads in ELSEWHERE and SLEEPS.words not in wait.words
@@ -229,18 +233,32 @@ class CallWatch:
         held = held or unscheduled(before, status, look.seconds - since)
         self._suspicion = msgspec.structs.replace(seen, held=held, resting=(since, before))
 
+    @property
+    def _waits_at_rest(self) -> frozenset[tuple[int, str]]:
+        """Return the waits between the last rounds: a thread that listens to several programs in turn has several."""
+        return frozenset().union(*(rest.waits for rest in self._rests))
+
     def _look(self, child: Child) -> _Look:
         """Look at *child*, and at its threads and programs if it may wait for one of them."""
         status = self._surroundings.look(child.pid)
         waits_inside = status is not None and status.wait.leads in OF_PARTS
-        others = self._surroundings.others(child.pid, self._rest.waits) if waits_inside else {}
+        others = self._surroundings.others(child.pid, self._waits_at_rest) if waits_inside else {}
         return _Look(self._clock.monotonic(), status, others)
+
+    def _still(self, last: _Look) -> set[Other]:
+        """Return the threads and programs that have not run from the first look of the watch to the *last* one."""
+        first = {} if self._suspicion is None else self._suspicion.first.others
+        return {
+            other
+            for other, status in last.others.items()
+            if (before := first.get(other)) is not None and status.ran_seconds == before.ran_seconds is not None
+        }
 
     def _elsewhere(self, child: Child, look: _Look) -> str:
         """Return which file or program the call of *child* waits for; empty if it is none."""
         if look.status is None or not child.in_call:  # at rest it waits for the agent
             return ""
-        wait = other_cause(look.status, look.others)
+        wait = other_cause(look.status, look.others).wait
         # A sleep proves nothing, and excuses nothing that is over by the deadline.
         return wait.words if wait.leads in ELSEWHERE and SLEEPS.words not in wait.words else ""
 

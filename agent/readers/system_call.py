@@ -24,6 +24,8 @@ from nodevet.checks.reference.vendors import vendors
 from nodevet.checks.system.files import text_of
 
 from .disk import Disk
+from .shortages import names_of
+from .socket_peers import peer_of
 
 WAITING = "DSI"
 """States of a waiting process: FUSE waits are interruptible at first (S), Lustre waits idle (I, TASK_IDLE)."""
@@ -47,6 +49,7 @@ FD_SETS = 3
 
 OF_A_PROCESS = re.compile(r"/proc/(?P<process>\d+|self|thread-self)/")
 OPENED = re.compile(r"/fd/(?P<number>\d+)$")
+OF_A_SOCKET = re.compile(r"socket:\[(\d+)\]")
 OF_DEVICES = "/sys/"
 FLAGS = re.compile(r"^flags:\s*([0-7]+)", re.MULTILINE)
 POLLED = re.compile(r"^tfd:\s*(\d+)", re.MULTILINE)
@@ -136,10 +139,11 @@ class _Place(msgspec.Struct, frozen=True):
     source: str
 
 
-def wait_of(process: Path, disk: Disk, *, state: str = "S", root: str = "/") -> Wait:
+def wait_of(process: Path, disk: Disk, *, state: str = "S", root: str = "/", reader: Path | None = None) -> Wait:
     """Return what *process*, a folder of /proc, waits for in *state*; COMPUTES if it does not wait.
 
-    The files of a driver may also lie below *root*, the root of the host in a container.
+    The files of a driver may also lie below *root*, the root of the host in a container. *reader* is the folder of the
+    reader whose thread or program *process* is; by default it is the reader itself.
     """
     if state not in WAITING:
         return COMPUTES
@@ -147,16 +151,17 @@ def wait_of(process: Path, disk: Disk, *, state: str = "S", root: str = "/") -> 
     if not words:
         return HIDDEN
     number, *arguments = map(_number, words)
-    return _wait(_Looked(process, disk, state, root), number, arguments)
+    return _wait(_Looked(process, disk, state, root, reader or process), number, arguments)
 
 
 class _Looked(msgspec.Struct, frozen=True):
-    """A waiting process: its folder of /proc, the disk that answers for its memory, its state and its root."""
+    """A waiting process: its folder of /proc, the disk that answers for its memory, its state, root and reader."""
 
     process: Path
     disk: Disk
     state: str
     root: str
+    reader: Path
 
     def memory(self, address: int, size_bytes: int) -> bytes | None:
         """Return up to *size_bytes* of its memory from *address* on; None if they cannot be read.
@@ -209,7 +214,8 @@ def _wait(looked: _Looked, number: int, arguments: Sequence[int]) -> Wait:
     found = _first_of(looked, call, targets)
     if found.leads is Leads.INSIDE and _is_timed(call, arguments):
         found = SLEEPS
-    return msgspec.structs.replace(found, what=f"{call.name} {' '.join(targets)}")
+    kinds = (target.partition(":[")[0] for target in targets)  # a client may open a new connection for each request
+    return msgspec.structs.replace(found, what=f"{call.name} {' '.join(kinds)}")
 
 
 def _is_timed(call: _Call, arguments: Sequence[int]) -> bool:
@@ -238,12 +244,12 @@ def _of_target(looked: _Looked, call: _Call, target: str) -> Wait:
         if target.startswith(prefix):
             if kind == "a socket" and target in looked.netlink:
                 return Wait(Leads.UNKNOWN, f"it waits in {call.name} of a socket of the kernel: {NO_WITNESS}")
-            is_inside = target == looked.link(LIFELINE) or _is_inside(looked, target)
+            is_inside = target == link_of(looked.reader / "fd" / str(LIFELINE)) or _is_inside(looked.reader, target)
             return Wait(Leads.INSIDE) if is_inside else _of_program(looked, call, kind)
     inner = "/" + target.removeprefix(looked.root).lstrip("/") if target.startswith("/") else target
     named = f"it waits in {call.name} of the file {sound_text(target)}"
     if of_process := OF_A_PROCESS.match(inner):
-        if of_process["process"] in ("self", "thread-self", looked.process.name):
+        if of_process["process"] in ("self", "thread-self", looked.process.name, looked.reader.name):
             opened = OPENED.search(inner)
             return _of_target(looked, call, looked.link(int(opened["number"]))) if opened else Wait(Leads.INSIDE)
         return Wait(Leads.FILE, f"{named}; check whether process {of_process['process']} can be ended")
@@ -287,20 +293,28 @@ def _driver_of(path: str) -> str:
     return ""
 
 
-def _is_inside(looked: _Looked, pipe: str) -> bool:
-    """Return whether the process or a program that it started holds the other end of *pipe*: its library works there.
+def _is_inside(reader: Path, target: str) -> bool:
+    """Return whether *reader* or a program that it started holds the other end of *target*: its library works there.
 
-    Of a pipe, one end is read and the other one written.
+    *target* is a pipe, of which one end is read and the other one written, or a socket with a peer.
     """
-    waiting, modes = [looked.process], set[int]()
+    peer = ""
+    if of_socket := OF_A_SOCKET.match(target):
+        inode = peer_of(int(of_socket.group(1)))
+        if inode is None:
+            return False
+        peer = f"socket:[{inode}]"
+    waiting, modes = [reader], set[int]()
     for folder in waiting:
         with suppress(OSError):
-            held = (entry.name for entry in (folder / "fd").iterdir() if link_of(entry) == pipe)
-            modes |= {_mode(folder, number) for number in held}
+            held = {entry.name: link_of(entry) for entry in (folder / "fd").iterdir()}
+            if peer and peer in held.values():
+                return True
+            modes |= {_mode(folder, number) for number, link in held.items() if link == target and not peer}
         if len(modes) > 1 or len(waiting) > MOST_PROCESSES:
             return True
-        children = text_of(folder / "task" / folder.name / "children").split()
-        waiting += [folder.parent / child for child in children]
+        for thread in names_of(folder / "task"):
+            waiting += [folder.parent / child for child in text_of(folder / "task" / thread / "children").split()]
     return False
 
 

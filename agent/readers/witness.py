@@ -153,13 +153,17 @@ class Surroundings:
 
     def look(self, pid: int) -> ProcessStatus | None:
         """Return the state of process *pid*, or of a living thread if the first one has ended; None if it is gone."""
-        found = self._look(pid)
+        return self._living(pid, pid)
+
+    def _living(self, pid: int, reader: int) -> ProcessStatus | None:
+        """Return this for *pid*, a thread or program of *reader*, or *reader* itself."""
+        found = self._look(pid, reader)
         if found is None or found.state != "Z" or found.held:
             return found
         thread = living_thread(pid, self._proc)
-        return found if thread is None else self._look(thread)
+        return found if thread is None else self._look(thread, reader)
 
-    def _look(self, pid: int) -> ProcessStatus | None:
+    def _look(self, pid: int, reader: int) -> ProcessStatus | None:
         fields = self._read(pid, "stat").rpartition(")")[2].split()
         if len(fields) <= _MAJOR_FAULTS:
             return None
@@ -180,7 +184,7 @@ class Surroundings:
             traced=traced,
             dumping=DUMPING.search(status) is not None,
             full_group=self._full_group(pid),
-            wait=self._wait(pid, state),
+            wait=self._wait(pid, reader, state),
         )
 
     def others(self, pid: int, at_rest: frozenset[tuple[int, str]] = frozenset()) -> dict[Other, ProcessStatus]:
@@ -190,7 +194,7 @@ class Surroundings:
         """
         found: dict[Other, ProcessStatus] = {}
         for part in self._parts(pid):
-            look = self.look(part)
+            look = self._living(part, pid)
             if look is not None and look.state != "D" and (part, look.wait.what) in at_rest:
                 look = msgspec.structs.replace(look, at_rest=True)
             if look is not None:
@@ -209,12 +213,13 @@ class Surroundings:
                     found.append(int(thread))
         return found
 
-    def _wait(self, pid: int, state: str = "S") -> Wait:
-        return wait_of(self._proc / str(pid), self._memory, state=state, root=self._root)
+    def _wait(self, pid: int, reader: int, state: str = "S") -> Wait:
+        folder = self._proc / str(pid)
+        return wait_of(folder, self._memory, state=state, root=self._root, reader=self._proc / str(reader))
 
     def rest(self, pid: int) -> Rest:
         """Return how *pid* is between two calls."""
-        waits = frozenset((part, self._wait(part).what) for part in self._parts(pid))
+        waits = frozenset((part, self._wait(part, pid).what) for part in self._parts(pid))
         return Rest(waits, *self._ran_and_waited(pid))
 
     def waits_in_module(self, pid: int, module: str) -> bool:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import fakes.compile
+from fakes import more_waits
 from fakes.gpu_node import GpuNode
 from fakes.host_tree import virtual_machine, write_tree
 from fakes.nvml.build import build_fake_nvml
@@ -324,6 +325,12 @@ static void log_call(const char *function, int slot)
 """
 
 
+def _waits() -> str:
+    """Return the C text of all waits."""
+    start, end = WAITS.index("static void log_call"), WAITS.rindex("}")
+    return WAITS[:start] + more_waits.FUNCTIONS + WAITS[start:end] + more_waits.CALLS + WAITS[end:]
+
+
 @contextmanager
 def library(place: Path) -> Iterator[Path]:
     """Build the fake library with this function."""
@@ -332,7 +339,7 @@ def library(place: Path) -> Iterator[Path]:
     start, end = text.index("static void log_call"), text.index('/* Whether "kind.function"')
     source = place / "source" / "scenario.c"
     source.parent.mkdir(parents=True)
-    source.write_text(text[:start] + WAITS + text[end:])
+    source.write_text(text[:start] + _waits() + text[end:])
     (source.parent / "scenario.h").write_text((before.parent / "scenario.h").read_text())
     fakes.compile._SCENARIO = source
     (place / "library").mkdir()
