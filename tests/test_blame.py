@@ -6,6 +6,7 @@ import _ctypes as ctypes_of_this_machine
 import contextlib
 import mmap
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -27,10 +28,12 @@ from fakes.privileges import NO_TRACING
 from fakes.views import at, healthy
 from test_silent_disk import silent
 
+from nodevet.agent.readers import mapped_files
 from nodevet.agent.readers.blame import Blame, fault_rows, no_start
 from nodevet.agent.readers.cut_short import cut_short
 from nodevet.agent.readers.disk import Disk
 from nodevet.agent.readers.heartbeat import Heartbeat
+from nodevet.agent.readers.mapped_files import MappedFiles, stamp
 from nodevet.agent.readers.orphan import Orphan
 from nodevet.agent.readers.remembered import pack_readers, recalled_readers
 from nodevet.agent.readers.shortages import Shortages
@@ -42,7 +45,6 @@ from nodevet.agent.readers.witness import (
     Surroundings,
     disturbance,
     disturbed,
-    stamp,
 )
 from nodevet.checks.core.model import NODE, FailureKind, Finding, Outcome, ReaderState
 from nodevet.checks.health.freshness import Freshness, judge
@@ -980,13 +982,20 @@ def test_a_reader_that_waits_for_memory_of_its_group_is_nobodys_fault(
         assert said(bench) == ""
 
 
+def mapped_by(around: Surroundings, pid: int | None = None) -> MappedFiles:
+    """Return the mapped files of this process, or of *pid*."""
+    found = around.mapped(pid or os.getpid())
+    assert found is not None
+    return found
+
+
 def test_a_library_that_was_replaced_on_disk_is_seen(tmp_path: Path) -> None:
     """Replaced by renaming, written anew or deleted: each is another file; one that is untouched is not."""
     library, around = tmp_path / "libfake.so.1", Surroundings(disk=Disk(REAL_SECONDS))
     for change in ("none", "rename", "rewrite", "delete"):
         library.write_bytes(b"x" * 4096)
         with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ):
-            known = {path: seen for path, seen in (around.libraries(os.getpid()) or {}).items() if "libfake" in path}
+            known = {path: seen for path, seen in mapped_by(around).libraries.items() if "libfake" in path}
             assert known == {str(library): stamp(str(library))}
             if change == "rename":
                 (tmp_path / "new").write_bytes(b"y" * 4096)
@@ -995,7 +1004,9 @@ def test_a_library_that_was_replaced_on_disk_is_seen(tmp_path: Path) -> None:
                 os.utime(library, ns=(1, 1))
             elif change == "delete":
                 library.unlink()
-            assert around.replaced(known) == (None if change == "none" else str(library))
+            expected = None if change == "none" else str(library)
+            assert around.replaced(known) == expected
+            assert around.replaced(known, mapped_by(around).libraries) == expected
 
 
 def mapping(folder: Path, how: str, file: Path) -> Bench:
@@ -1259,7 +1270,7 @@ def test_a_restart_of_the_agent_proves_no_library(bench: Bench) -> None:
 
 def test_the_program_of_a_reader_is_read_through_as_its_libraries_are() -> None:
     """Most of what runs in a call is the interpreter, whose pages a disk may refuse too."""
-    assert os.path.realpath("/proc/self/exe") in (Surroundings().libraries(os.getpid()) or {})
+    assert os.path.realpath("/proc/self/exe") in mapped_by(Surroundings()).libraries
 
 
 @pytest.mark.parametrize("number", [signal.SIGABRT, signal.SIGSEGV])
@@ -1585,7 +1596,8 @@ def test_a_file_that_programs_share_excuses_no_wait_for_the_driver(
 ) -> None:
     """AMD SMI shares a lock of each board: another program may hold it, but not the device node."""
     bench, around = for_a_while(tmp_path, 0.0, 0.0)
-    monkeypatch.setattr(around, "shared", lambda _pid: ("/dev/shm/lock",))  # noqa: S108
+    lock = MappedFiles({}, ("/dev/shm/lock",), has_huge_pages=False)  # noqa: S108
+    monkeypatch.setattr(around, "mapped", lambda _pid: lock)
     around.after = ProcessStatus(state, False, 0, 0.0, wait=Wait(leads))
     hang(bench)
     bench.pass_time(DEADLINE)
@@ -1686,7 +1698,7 @@ def test_a_call_that_works_has_its_time_on_a_processor(
 
 def test_a_bus_error_beside_huge_pages_is_nobodys_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """None may be left when it is touched; another crash of the same library counts."""
-    monkeypatch.setattr(Surroundings, "huge_pages", lambda _self, _pid: True)
+    monkeypatch.setattr(mapped_files, "HUGE_PAGES", re.compile(""))
     with contextlib.closing(Bench(tmp_path)) as bench:
         bench.round()
         for _ in range(2):
@@ -1712,7 +1724,7 @@ def test_huge_pages_of_a_process_are_seen(tmp_path: Path, line: str, has: bool) 
     """By the names of their mappings."""
     (tmp_path / "7").mkdir()
     (tmp_path / "7" / "maps").write_text(f"{line}\n")
-    assert Surroundings(tmp_path).huge_pages(7) is has
+    assert mapped_by(Surroundings(tmp_path), 7).has_huge_pages is has
 
 
 class Unscheduled(Told):

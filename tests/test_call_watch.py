@@ -12,6 +12,7 @@ from fakes.clocks import SteppedClock
 
 from nodevet.agent.readers.call_watch import ROUNDS_OF_REST, CallWatch
 from nodevet.agent.readers.heartbeat import Heartbeat
+from nodevet.agent.readers.mapped_files import MappedFiles
 from nodevet.agent.readers.system_call import SLEEPS, Leads, Wait
 from nodevet.agent.readers.witness import Other, ProcessStatus, Rest, Surroundings
 from nodevet.checks.ipc.child_process import Child
@@ -51,9 +52,9 @@ class Shown(Surroundings):
         """Return the next rest."""
         return self.rests.pop(0)
 
-    def shared(self, pid: int) -> tuple[str, ...]:
+    def mapped(self, pid: int) -> MappedFiles:
         """Return none."""
-        return ()
+        return MappedFiles({}, (), has_huge_pages=False)
 
     def waits_in_module(self, pid: int, module: str) -> bool:
         """Return whether it is the one that waits there."""

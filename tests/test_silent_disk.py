@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -155,3 +156,15 @@ def test_a_library_that_was_noted_late_is_seen_when_it_is_replaced(tmp_path: Pat
     bench.clock.advance(INTERVAL)
     bench.until(lambda: bench.status().starts == 2 and bench.supervisor.settled)
     bench.close()
+
+
+def test_the_files_of_a_reader_are_not_known_while_a_disk_is_silent() -> None:
+    """Their disk may be the one that gives no answer: the loop does not ask it itself."""
+    around = Surroundings(disk=Disk(0.01))
+    with silent(around.disk):
+        assert around.mapped(os.getpid()) is None
+        assert around.stamps(["/etc/hostname"]) is None
+    end = time.monotonic() + REAL_SECONDS
+    while around.disk.is_silent:
+        assert time.monotonic() < end
+    assert Surroundings(disk=Disk(REAL_SECONDS)).mapped(os.getpid()) is not None

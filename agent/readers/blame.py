@@ -30,12 +30,12 @@ from nodevet.checks.system.process import Exit
 from .call_watch import SLOWLY, CallWatch
 from .calls_of_users import CallRow, calls_of_users
 from .heartbeat import Heartbeat
+from .mapped_files import Stamp
 from .start_failure import start_step
 from .wants import Wants
 from .witness import (
     UNNOTED,
     ProcessStatus,
-    Stamp,
     Surroundings,
     disturbance,
 )
@@ -277,20 +277,26 @@ class Blame:
         self._unproven = ()
         self._note_files(child.pid)
 
-    def _note_files(self, pid: int, before: Mapping[str, Stamp | None] | None = None) -> None:
-        """Record the libraries and shared files of *pid*; files that it had *before* keep their earlier record."""
+    def _note_files(self, pid: int, before: Mapping[str, Stamp | None] | None = None) -> Mapping[str, Stamp | None]:
+        """Record the libraries and shared files of *pid*; files that it had *before* keep their earlier record.
+
+        Return the libraries that it has mapped now; none if their disk does not answer.
+        """
         self._watch.note_rest(pid)
-        self._has_huge_pages = self._has_huge_pages or self._surroundings.huge_pages(pid)
-        shared, found = self._surroundings.shared(pid), self._surroundings.libraries(pid)
-        if before is not None and (shared is None or found is None):
-            return
-        self._shared, self._unnoted = shared, pid if found is None else None
-        if found is None:
-            return
-        there = self._surroundings.stamps(path for path, seen in found.items() if seen is None) or {}
+        mapped = self._surroundings.mapped(pid)
+        if mapped is None:
+            if before is None:
+                self._shared, self._unnoted = None, pid
+            return {}
+        self._shared, self._unnoted = mapped.shared, None
+        self._has_huge_pages = self._has_huge_pages or mapped.has_huge_pages
+        found = mapped.libraries
+        gone = [path for path, seen in found.items() if seen is None]
+        there = (self._surroundings.stamps(gone) if gone else {}) or {}
         # A library that was never on disk cannot be replaced there.
         new = {path: seen for path, seen in found.items() if seen is not None or there.get(path)}
         self._libraries = new | dict(before or {})
+        return found
 
     @property
     def to_prove(self) -> tuple[str, ...]:
@@ -315,8 +321,8 @@ class Blame:
         Records first the files that it loaded since its start, or that a slow disk kept from being recorded.
         """
         self._wants.look()
-        self._note_files(pid, self._libraries if self._unnoted is None else None)
-        return self._surroundings.replaced(self._libraries)
+        mapped = self._note_files(pid, self._libraries if self._unnoted is None else None)
+        return self._surroundings.replaced(self._libraries, mapped)
 
     def _of_files(self) -> str:
         return self._surroundings.of_files(self._libraries) if self._unnoted is None else UNNOTED

@@ -170,8 +170,9 @@ class CallWatch:
             return ""
         is_witness = look.status.wait.leads is Leads.DRIVER or look.status.state == "D"
         is_elsewhere = wait.leads in ELSEWHERE and SLEEPS.words not in wait.words
-        if not (is_witness or is_elsewhere) and (files := self._surroundings.shared(child.pid)):
-            return f"it shares {files[0]} with other programs, one of which may hold a lock on it"
+        mapped = None if is_witness or is_elsewhere else self._surroundings.mapped(child.pid)
+        if mapped is not None and mapped.shared:
+            return f"it shares {mapped.shared[0]} with other programs, one of which may hold a lock on it"
         return wait.words
 
     def no_time(self, kept: bool | None) -> str:

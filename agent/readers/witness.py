@@ -6,9 +6,7 @@ reader whose library was replaced on disk while loaded: part of its calls then g
 
 from __future__ import annotations
 
-import os
 import re
-import stat
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from functools import lru_cache, partial
@@ -27,6 +25,7 @@ from nodevet.checks.system.procfs import living_thread
 from .cut_short import cut_short
 from .disk import Disk
 from .kernel_modules import waits_in_module
+from .mapped_files import MappedFiles, Stamp, mapped_files, replaced, stamps
 from .shortages import OOM_CONTROL, Shortages, limiting_groups, names_of, number_of
 from .system_call import COMPUTES, WAITING, Leads, Wait, wait_of
 
@@ -35,8 +34,6 @@ STARVED_RATIO = from_table("reader.starved").value
 
 SWAPPED_FAULTS_PER_SECOND = from_table("reader.swapped").value
 """Major page faults per second: a loaded reader needs none."""
-
-MAXIMUM_FILES = 500
 
 UNSCHEDULED_SECONDS = from_table("reader.unscheduled").value
 """A runnable reader that did not run for so long had no processor: a running one is accounted at least each second."""
@@ -47,7 +44,6 @@ UNNOTED = "its loaded libraries are not known, because their disk did not answer
 
 MAXIMUM_OTHERS = 100
 
-HUGE_PAGES = re.compile(r" /(?:anon_hugepage|dev/hugepages/)")
 DUMPING = re.compile(r"^CoreDumping:\s*1", re.MULTILINE)
 BLOCKED = re.compile(r"^SigBlk:\s*([0-9a-f]+)", re.MULTILINE)
 CAUGHT = re.compile(r"^SigCgt:\s*([0-9a-f]+)", re.MULTILINE)
@@ -56,14 +52,6 @@ TRACED = re.compile(r"^TracerPid:\s*[1-9]", re.MULTILINE)
 
 _STATE, _MAJOR_FAULTS = 0, 9
 """Positions in /proc/PID/stat after the command's closing bracket: fields 3 and 12 of proc(5)."""
-
-
-class Stamp(msgspec.Struct, frozen=True):
-    """Identifies a file, to detect its replacement."""
-
-    inode: int
-    size: int
-    modified_ns: int
 
 
 class ProcessStatus(msgspec.Struct, frozen=True):
@@ -226,32 +214,25 @@ class Surroundings:
         """Return whether *pid* waits in the kernel *module* of a driver."""
         return waits_in_module(self._proc, pid, module)
 
-    def libraries(self, pid: int) -> dict[str, Stamp | None] | None:
-        """Return the loaded libraries of *pid* and its program, each with its stamp, None if it is gone from disk.
-
-        The result is None if the disk does not answer.
-        """
-        return self.disk.ask(partial(self._libraries, pid), None)
-
-    def _libraries(self, pid: int) -> dict[str, Stamp | None]:
-        found: dict[str, Stamp | None] = {}
-        for line in self._read(pid, "maps").splitlines():
-            path = line.partition("/")[2]
-            name = "/" + path.removesuffix(" (deleted)")
-            is_program = ".so" in name or "x" in line.partition(" ")[2][:4]
-            if not path or not is_program or name in found or len(found) >= MAXIMUM_FILES:
-                continue
-            found[name] = None if path.endswith(" (deleted)") else stamp(name)
-        return found
+    def mapped(self, pid: int) -> MappedFiles | None:
+        """Return the mapped files of *pid*; None if their disk does not answer."""
+        return self.disk.ask(lambda: mapped_files(self._read(pid, "maps")), None)
 
     def stamps(self, paths: Iterable[str]) -> dict[str, Stamp | None] | None:
         """Return the stamp of each of *paths*; None if their disk does not answer."""
-        known = tuple(paths)
-        return self.disk.ask(lambda: {path: stamp(path) for path in known}, None)
+        return self.disk.ask(partial(stamps, tuple(paths)), None)
 
-    def replaced(self, known: Mapping[str, Stamp | None]) -> str | None:
-        """Return a library of *known* whose file on disk was replaced; None also if that cannot be determined."""
-        return replaced(known, self.stamps(known) or known)
+    def replaced(
+        self, known: Mapping[str, Stamp | None], mapped: Mapping[str, Stamp | None] | None = None
+    ) -> str | None:
+        """Return a library of *known* whose file on disk was replaced; None also if that cannot be determined.
+
+        Libraries that are still *mapped* have been looked at just now.
+        """
+        present = {path: seen for path, seen in (mapped or {}).items() if seen is not None}
+        others = [path for path in known if path not in present]
+        looked = (self.stamps(others) if others else {}) or {path: known[path] for path in others}
+        return replaced(known, present | looked)
 
     def of_files(self, known: Mapping[str, Stamp | None]) -> str:
         """Return what happened to the files of the libraries *known* since they were loaded; empty if nothing did."""
@@ -269,28 +250,6 @@ class Surroundings:
     @property
     def _silence(self) -> str:
         return SILENT if self.disk.is_silent else ""
-
-    def shared(self, pid: int) -> tuple[str, ...] | None:
-        """Return the mapped files of *pid* that other programs share: truncating one ends the process (SIGBUS).
-
-        Excluded are devices, memory without a name in the file system, and files that nobody writes. None if their disk
-        does not answer.
-        """
-        return self.disk.ask(partial(self._shared, pid), None)
-
-    def _shared(self, pid: int) -> tuple[str, ...]:
-        found = []
-        for line in self._read(pid, "maps").splitlines():
-            permissions = line.partition(" ")[2][:4]
-            path = "/" + line.partition("/")[2]
-            is_named = len(path) > 1 and not path.startswith("/memfd:")
-            if permissions.endswith("s") and is_named and _is_shared(path, written="w" in permissions):
-                found.append(path)
-        return tuple(found)
-
-    def huge_pages(self, pid: int) -> bool:
-        """Return whether *pid* has mapped huge pages: one that cannot be had ends it by SIGBUS (hugetlbpage.rst)."""
-        return self.disk.ask(lambda: HUGE_PAGES.search(self._read(pid, "maps")) is not None, False)
 
     def stands_still(self, pid: int) -> bool:
         """Return whether a thread of *pid* is in the crash handler, which runs once.
@@ -406,29 +365,6 @@ def disturbed(before: Mapping[Other, ProcessStatus], after: Mapping[Other, Proce
         if cause := disturbance(before.get(other, look), look, seconds):
             return f"its part {other.name} (process {other.pid}), which it may wait for: {cause}"
     return ""
-
-
-def replaced(known: Mapping[str, Stamp | None], present: Mapping[str, Stamp | None]) -> str | None:
-    """Return the first library of *known* whose file on disk was replaced at *present*, or None."""
-    return next((path for path, seen in known.items() if seen is None or present[path] != seen), None)
-
-
-def _is_shared(path: str, *, written: bool) -> bool:
-    """Return whether *path* is a regular file that the process or another user may write."""
-    try:
-        status = os.stat(path.removesuffix(" (deleted)"))  # noqa: PTH116
-    except OSError:
-        return written and not path.startswith("/dev/zero")
-    return stat.S_ISREG(status.st_mode) and (written or bool(status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)))
-
-
-def stamp(path: str) -> Stamp | None:
-    """Return the stamp that identifies the file *path*; None if there is none."""
-    try:
-        status = os.stat(path)  # noqa: PTH116 (a few hundred per minute)
-    except OSError:
-        return None
-    return Stamp(status.st_ino, status.st_size, status.st_mtime_ns)
 
 
 def _wait_of(look: ProcessStatus) -> str:
