@@ -8,7 +8,7 @@ from typing import Any, NoReturn, cast
 
 import msgspec
 import pytest
-from fakes.views import GPU, SIBLING, at, burn_in, event, gpu, healthy, reader, sample
+from fakes.views import GPU, SIBLING, at, burn_in, event, failed, gpu, healthy, reader, sample
 
 from nodevet.checks.core.guard import CODE, Guard
 from nodevet.checks.core.model import (
@@ -16,6 +16,7 @@ from nodevet.checks.core.model import (
     AgentInfo,
     Episode,
     EpisodeState,
+    FailureKind,
     Finding,
     Outcome,
     Part,
@@ -26,7 +27,14 @@ from nodevet.checks.core.model import (
 )
 from nodevet.checks.engine import engine as engine_module
 from nodevet.checks.engine import episodes, listed, runner
-from nodevet.checks.engine.check_run import CHECK_ERROR, MOST_TRIES, ConfiguredCheck, not_configured, run_check
+from nodevet.checks.engine.check_run import (
+    CHECK_ERROR,
+    MOST_TRIES,
+    ConfiguredCheck,
+    not_configured,
+    not_listed,
+    run_check,
+)
 from nodevet.checks.engine.disproof import Evidence
 from nodevet.checks.engine.engine import Engine
 from nodevet.checks.engine.episodes import Ledger
@@ -281,6 +289,7 @@ CORE = {
     "runs_again",
     "not_asked",
     "not_configured",
+    "not_listed",
     "fault_findings",
     "fold",
     "forget",
@@ -477,3 +486,47 @@ def test_only_what_was_not_read_is_over_with_its_reader(outcome: Outcome, is_ove
     )
     assert bool(not_configured([reader("host")], [episode])) is is_over
     assert not_configured([reader("amd")], [episode]) == ()
+
+
+@pytest.mark.parametrize(("outcome", "is_over"), [(Outcome.UNMEASURED, True), (Outcome.FAIL, False)])
+def test_a_device_that_is_no_longer_listed_is_no_longer_unread(outcome: Outcome, is_over: bool) -> None:
+    """Its loss is told; a fault of it is not over with that, nor is what another check tells of it now."""
+    unread = Finding(check="freshness", code="device.unread", outcome=outcome, message="a call", device=GPU)
+    missing = Finding(check="inventory", code="device.missing", outcome=Outcome.FAIL, message="gone", device=GPU)
+    episode = Episode(
+        key=unread.key,
+        check="freshness",
+        state=EpisodeState.OPEN,
+        outcome=outcome,
+        finding=unread,
+        opened=at(),
+        last_seen=at(),
+    )
+    assert bool(not_listed([missing], [episode])) is is_over
+    assert not_listed([missing, unread], [episode]) == ()
+    assert not_listed([unread], [episode]) == ()
+    assert not_listed([msgspec.structs.replace(missing, device="another")], [episode]) == ()
+    there = msgspec.structs.replace(missing, outcome=Outcome.PASS)
+    assert not_listed([there], [episode]) == ()
+
+
+def test_a_device_that_was_unread_when_it_went_is_not_unread_for_ever() -> None:
+    """The last look at it was the same as the one that opened the episode: no driver lists it since."""
+    seconds = 10.0
+    engine = Engine(
+        [configured(entry) for entry in discover()],
+        node="n",
+        clock=lambda: at(seconds),
+        cadences={("nvidia", "fast"): Cadence(10, 5)},
+    )
+    boards = (gpu(), gpu(SIBLING, "0000:2b:00.0"))
+    engine.take_devices("nvidia", boards)
+    engine.take_readers((reader("nvidia", last_round=at(seconds)),))
+    engine.take_sample(failed(FailureKind.ERROR, boards[0], seconds=seconds))
+    opened = engine.evaluate(INFO).snapshot.episodes
+    assert "device.unread" in {entry.key.code for entry in opened if entry.key.device == GPU}
+    seconds = 20.0
+    engine.take_devices("nvidia", boards[1:])
+    engine.take_readers((reader("nvidia", last_round=at(seconds)),))
+    standing = {entry.key.code for entry in engine.evaluate(INFO).snapshot.episodes if entry.key.device == GPU}
+    assert standing == {"device.missing"}

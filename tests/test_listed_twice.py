@@ -127,3 +127,18 @@ def test_other_boards_and_parts_of_one_board_are_no_doubles() -> None:
     bare = msgspec.structs.replace(board, id="pci-1", backend="host", uuid=None, serial=None)
     other = of_tool("acme:a", serial="S2", pci="0000:aa:00.0")
     assert listed_twice({"host": (bare,), "nvidia": (board, part), TOOL: (other,)}) == ()
+
+
+def test_a_command_that_begins_to_tell_an_address_that_another_reader_lists_makes_none_missing() -> None:
+    """The documentation asks for the address, and calls the device by it: adding it closes no gate."""
+    before, after = of_tool("acme:a"), of_tool(SLOT, pci=SLOT)
+    desk = Desk()
+    for _ in range(3):
+        desk.present(before)
+        desk.read(before)
+        assert not desk.round().snapshot.episodes
+    for _ in range(3):
+        desk.present(after)
+        done = desk.round()
+    failed = [(entry.code, entry.message) for entry in done.snapshot.findings if entry.outcome.value == "fail"]
+    assert not failed, failed

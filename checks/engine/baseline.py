@@ -120,11 +120,11 @@ def remember(
     A device without a driver is not remembered by its PCI address once its own library names it. The memory of a device
     under another name is moved to its present name.
     """
-    devices = tuple(devices)
+    devices, duplicates = tuple(devices), tuple(duplicates)
     names = named(memory, devices, duplicates)
     renamed = {name: memory.seen[key] for key, name in names.items()}
     kept = {key: entry for key, entry in memory.seen.items() if key not in names}
-    seen = listed_now(kept, devices)
+    seen = listed_now(kept, devices, duplicates)
     for device in devices:
         known = seen.get(device.id) or renamed.get(device.id)
         up = tuple(sorted({*(known.links_up if known else ()), *links_up.get(device.id, ())}))

@@ -215,7 +215,12 @@ def runs_again(check: Check, ran: Ran, episodes: Iterable[Episode]) -> tuple[Fin
 
 def _over(episode: Episode, message: str) -> Finding:
     return msgspec.structs.replace(
-        episode.finding, outcome=Outcome.PASS, message=message, action=Action.NONE, required=False
+        episode.finding,
+        outcome=Outcome.PASS,
+        message=message,
+        action=Action.NONE,
+        required=False,
+        evidence_time=None,
     )
 
 
@@ -246,6 +251,23 @@ def not_configured(readers: Iterable[ReaderStatus], episodes: Iterable[Episode])
         and episode.key.code.startswith("reader.")
         and episode.outcome is Outcome.UNMEASURED
         and (backend := reader_of(episode.key.part)) not in backends
+    )
+
+
+def not_listed(findings: Iterable[Finding], episodes: Iterable[Episode]) -> tuple[Finding, ...]:
+    """Return the findings that end "could not read" episodes of devices that no driver lists any more.
+
+    Their loss is among *findings*, and nothing reads them: without this they stand until the device is back.
+    """
+    known = tuple(findings)
+    missing = {entry.device for entry in known if entry.code == "device.missing" and entry.outcome is Outcome.FAIL}
+    if not missing:
+        return ()
+    judged = {entry.key for entry in known}
+    return tuple(
+        _over(episode, "the device is no longer listed")
+        for episode in episodes
+        if episode.outcome is Outcome.UNMEASURED and episode.key.device in missing and episode.key not in judged
     )
 
 

@@ -135,15 +135,19 @@ def are_all_renamed(before: Iterable[str], now: Iterable[str]) -> bool:
     return bool(old) and not old & new and len(new) >= len(old)
 
 
-def listed_now(seen: Mapping[str, Seen], devices: Iterable[Device]) -> dict[str, Seen]:
+def listed_now(
+    seen: Mapping[str, Seen], devices: Iterable[Device], duplicates: Iterable[tuple[Device, Device]] = ()
+) -> dict[str, Seen]:
     """Return *seen* updated by the present lists of commands: unlisted devices, and new ones that replaced all of them.
 
-    Only devices that were never listed together with them can replace them.
+    Only devices that were never listed together with them can replace them. A device of a command that another backend
+    lists too (*duplicates*) has its name there.
     """
     present: dict[str, set[str]] = {}
-    for device in devices:
+    named = [(device, device.id) for device in devices] + [(left_out, kept.id) for left_out, kept in duplicates]
+    for device, name in named:
         if device.parent is None and device.backend.startswith(COMMANDS):
-            present.setdefault(device.backend, set()).add(device.id)
+            present.setdefault(device.backend, set()).add(name)
     found = dict(seen)
     for backend, now in present.items():
         known = {key: entry for key, entry in seen.items() if _is_board_of(entry.device, backend)}

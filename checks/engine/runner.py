@@ -9,7 +9,16 @@ import msgspec
 
 from nodevet.checks.core.model import CheckRun, Episode, Event, Finding
 
-from .check_run import ConfiguredCheck, Rests, not_asked, not_configured, nothing_found, runs_again, told_run
+from .check_run import (
+    ConfiguredCheck,
+    Rests,
+    not_asked,
+    not_configured,
+    not_listed,
+    nothing_found,
+    runs_again,
+    told_run,
+)
 from .view import View
 
 WAITING_EVENTS = 1000
@@ -50,6 +59,7 @@ class CheckRunner:
             everything.extend(not_asked(self.checks, episodes))
             if view.readers:
                 everything.extend(not_configured(view.readers, episodes))
+            everything.extend(not_listed(everything, episodes))
         return tuple(runs), tuple(everything)
 
     def _over(self, check: str, episodes: Iterable[Episode]) -> tuple[Episode, ...]:
