@@ -257,3 +257,16 @@ def until(happens: Callable[[], object]) -> None:
     while not happens():
         assert time.monotonic() < end
         time.sleep(0.02)
+
+
+def test_a_device_that_a_command_prints_twice_costs_no_other_one(tmp_path: Path) -> None:
+    """The third one is at 120 degrees: before, no device of the command was judged."""
+    tool = SettableTool(tmp_path)
+    healthy = [device(name, serial=f"S-{name}") for name in "abc"]
+    tool.print(*healthy)
+    with agent(tmp_path, table(tool.program)) as running:
+        running.wait_for_verdict("ok")
+        tool.print(healthy[0], healthy[1], healthy[1], device("c", temperature(120), serial="S-c"))
+        status = running.wait_for(lambda status: verdicts(status).get("acme:b") == "unknown", 10.0)
+        running.wait_for(lambda status: verdicts(status).get("acme:c") == "failed", 10.0, "the hot device is not told")
+        assert verdicts(status)["acme:a"] == "ok"

@@ -140,9 +140,9 @@ SCRIPTS = {
         f"printf '{json.dumps(document(*(device(str(number), vendor='X') for number in range(5))))}'",
         "devices[0].vendor: expected `str` matching regex",
     ),
-    "prints one device twice": (
-        f"printf '{json.dumps(document(device('a'), device('a')))}'",
-        "devices[1].id: 'a' is that of devices[0] too",
+    "prints a part of no device": (
+        f"printf '{json.dumps(document(device('a'), device('a/0', parent='b')))}'",
+        "devices[1].parent: 'b' is no other device of this document",
     ),
 }
 """What a command does instead of printing a document, and how that is told."""

@@ -21,6 +21,7 @@ from nodevet.checks.core.model import (
     Outcome,
     Part,
     PartKind,
+    ReaderState,
     Reading,
     Snapshot,
     State,
@@ -502,12 +503,41 @@ def test_a_device_that_is_no_longer_listed_is_no_longer_unread(outcome: Outcome,
         opened=at(),
         last_seen=at(),
     )
-    assert bool(not_listed([missing], [episode])) is is_over
-    assert not_listed([missing, unread], [episode]) == ()
-    assert not_listed([unread], [episode]) == ()
-    assert not_listed([msgspec.structs.replace(missing, device="another")], [episode]) == ()
+    view = healthy()
+    assert bool(not_listed(view, [missing], [episode])) is is_over
+    assert not_listed(view, [missing, unread], [episode]) == ()
+    assert not_listed(view, [unread], [episode]) == ()
+    assert not_listed(view, [], [episode]) == ()
+    assert not_listed(view, [msgspec.structs.replace(missing, device="another")], [episode]) == ()
     there = msgspec.structs.replace(missing, outcome=Outcome.PASS)
-    assert not_listed([there], [episode]) == ()
+    assert not_listed(view, [there], [episode]) == ()
+
+
+@pytest.mark.parametrize(
+    ("last_round", "state", "is_over"),
+    [(True, ReaderState.RUNNING, True), (False, ReaderState.STARTING, False), (False, ReaderState.ABSENT, True)],
+)
+def test_a_board_that_had_only_a_number_is_no_longer_unread(
+    last_round: bool, state: ReaderState, is_over: bool
+) -> None:
+    """Its driver names it again, and no device has that number; before each collector has listed, that is not known."""
+    unread = Finding(
+        check="freshness", code="device.unread", outcome=Outcome.UNMEASURED, message="a call", device="nvidia-0"
+    )
+    episode = Episode(
+        key=unread.key,
+        check="freshness",
+        state=EpisodeState.OPEN,
+        outcome=Outcome.UNMEASURED,
+        finding=unread,
+        opened=at(),
+        last_seen=at(),
+    )
+    readers = (reader("nvidia", last_round=at()), reader("amd", state, last_round=at() if last_round else None))
+    view = msgspec.structs.replace(healthy(), readers=readers)
+    assert bool(not_listed(view, [], [episode])) is is_over
+    of_node = msgspec.structs.replace(episode, key=msgspec.structs.replace(unread, device=NODE).key)
+    assert not_listed(view, [], [of_node]) == ()
 
 
 def test_a_device_that_was_unread_when_it_went_is_not_unread_for_ever() -> None:

@@ -246,9 +246,42 @@ def test_an_entry_of_a_list_that_cannot_be_taken_costs_itself() -> None:
 
 
 def test_a_device_without_a_usable_id_refuses_the_document() -> None:
-    """Which card it is cannot be known; two cards of one identity neither."""
-    for cards in ([device("")], [device("a"), device("a")], [device("a", serial="S"), device("b", serial="S")]):
+    """Which card it is cannot be known."""
+    for identity in ("", None, 7):
+        cards = [device("b"), {**device("a"), "id": identity}]
         assert usable(json.dumps(document(*cards, events=[{**FLAP, "text": ""}])).encode())[0] is None
+
+
+@pytest.mark.parametrize("times", [2, 3])
+def test_a_card_that_is_printed_twice_is_unread_alone(times: int) -> None:
+    """Nothing is known of it but that it is there; a failure that it tells is one of two words."""
+    gone = {"id": "a", "failure": {"kind": "lost", "detail": "gone"}}
+    twice = [{**device("a"), "readings": [], **gone}, *(device("a") for _ in range(times - 1))]
+    found = of(document(device("c"), *twice, device("b")))
+    assert [card.id for card in found.document.devices] == ["c", "a", "b"]
+    failures = [card.failure.detail if card.failure else "" for card in found.document.devices]
+    assert failures == ["", f"the command prints it {times} times in one run", ""]
+    assert [bool(card.readings) for card in found.document.devices] == [True, False, True]
+    assert found.is_changed
+
+
+@pytest.mark.parametrize(("field", "value"), [("serial", "S"), ("pci", "0000:04:00.0"), ("uuid", "U")])
+def test_an_identifier_that_two_cards_have_is_that_of_none(field: str, value: str) -> None:
+    """Engineering samples have one serial: each card goes on under its name, and its author is told."""
+    found = of(document(device("a", **{field: value}), device("b", **{field: value}), device("c", serial="T")))
+    assert [getattr(card, field) for card in found.document.devices[:2]] == [None, None]
+    assert found.document.devices[2].serial == "T"
+    assert found.unusable == {name: {field: f'"{value}"'} for name in "ab"}
+    assert found.is_changed
+
+
+def test_a_part_has_the_serial_and_address_of_its_whole() -> None:
+    """They are not shared by two cards."""
+    whole = device("a", serial="S", pci="0000:04:00.0")
+    part = device("a/0", parent="a", serial="S", pci="0000:04:00.0")
+    found = of(document(whole, part, events=[{**FLAP, "text": ""}]))
+    assert [(card.serial, card.pci) for card in found.document.devices] == [("S", "0000:04:00.0")] * 2
+    assert not found.unusable
 
 
 def test_a_card_whose_uuid_is_not_told_for_once_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

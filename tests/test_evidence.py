@@ -8,14 +8,14 @@ import msgspec
 import pytest
 
 from nodevet.agent.readers.evidence import THE_DRIVER, other_cause
-from nodevet.agent.readers.system_call import COMPUTES, SLEEPS, Leads, Wait
+from nodevet.agent.readers.system_call import COMPUTES, Leads, Wait
 from nodevet.agent.readers.witness import Other, ProcessStatus
 
 READER = ProcessStatus("S", False, 0, 0.0)
-ELSEWHERE, NOBODY_KNOWS = {Leads.FILE, Leads.PROGRAM}, {Leads.UNKNOWN, Leads.HIDDEN}
+ELSEWHERE, NOBODY_KNOWS = {Leads.FILE, Leads.PROGRAM, Leads.UNSURE}, {Leads.UNKNOWN, Leads.HIDDEN}
 WITNESSES = {Leads.DRIVER, Leads.LIBRARY}
-FIRST = {leads.value: Wait(leads, "words") for leads in Leads} | {"sleep": SLEEPS}
-PARTS = ("inside", "sleep")
+FIRST = {leads.value: Wait(leads, "words") for leads in Leads}
+PARTS = ("inside", "unsure")
 """Waits of a call that another thread or program of the library may end."""
 PAIRS = list(itertools.product(Leads, Leads))
 CALLS = list(itertools.product(FIRST, Leads))
@@ -55,7 +55,7 @@ def test_other_threads_count_where_the_call_may_wait_for_them(first: str, second
     elif second is Leads.DRIVER or first == "inside":
         assert found == COMPUTES
     else:
-        assert found == SLEEPS
+        assert found == FIRST["unsure"]
 
 
 @pytest.mark.parametrize("second", Leads)

@@ -409,7 +409,13 @@ VALUES = WRONG_ENTRIES.keys() & {
     "process ids that are none",
     "a number with more bits than a counter",
 }
-MENDED = {"an event of a device that is not there", "a PCI address in capitals"}
+MENDED = {
+    "an event of a device that is not there",
+    "a PCI address in capitals",
+    "two devices of one id",
+    "two devices of one serial",
+    "two devices in one slot",
+}
 """Mistakes of which test_command_words.py tells the cost."""
 
 

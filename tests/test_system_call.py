@@ -84,20 +84,6 @@ PROGRAMS = {
         "p.poll()",
         "poll of a socket whose program",
     ),
-    "a sleep": ("time.sleep(60)", "it waits for a time and asks again"),
-    "a poll of nothing": ("select.select([], [], [], 60)", "it waits for a time and asks again"),
-    "a lock for a time": (
-        "import threading; threading.Semaphore(0).acquire(timeout=60)",
-        "it waits for a time and asks",
-    ),
-    "a poll of its own pipe for a time": (
-        "select.select([ready[0]], [], [], 60)",
-        "it waits for a time and asks again",
-    ),
-    "an epoll of an event for a time": (
-        "e = select.epoll(); e.register(os.eventfd(0), 1); e.poll(60)",
-        "it waits for a time and asks again",
-    ),
     "a terminal": ("os.read(os.openpty()[0], 1)", "read of /dev/(pts/)?ptmx whose program does not answer"),
     "a pipe to a daemon that it started": (
         "os.fork() and (os.close(ready[1]), os.dup(ready[0]), os.read(ready[0], 1)) or os.fork() and os._exit(0); "
@@ -122,6 +108,19 @@ PROGRAMS = {
         "it shares {}/shared with other programs",
     ),
 }
+ASKS_AGAIN = {
+    "a sleep": "time.sleep(60)",
+    "a poll of nothing": "select.select([], [], [], 60)",
+    "a lock for a time": "import threading; threading.Semaphore(0).acquire(timeout=60)",
+    "a poll of its own pipe for a time": "select.select([ready[0]], [], [], 60)",
+    "an epoll of an event for a time": "e = select.epoll(); e.register(os.eventfd(0), 1); e.poll(60)",
+}
+UNSURE = ASKS_AGAIN | {
+    "a counter that another program may hold": "os.read(os.eventfd(0), 8)",
+    "poll of that and of a pipe of its own": (
+        "p = select.poll(); p.register(os.eventfd(0), 1); p.register(ready[0], 1); p.poll()"
+    ),
+}
 DEVICE = "os.open(folder + '/node/dev/nvidia7', os.O_RDWR)"
 OF_A_DRIVER = {
     "a device": f"os.read({DEVICE}, 1)",
@@ -144,7 +143,6 @@ OF_THE_LIBRARY = {
     "a signal": "ctypes.CDLL(None).pause()",
 }
 INSIDE = {
-    "a descriptor without a name": "os.read(os.eventfd(0), 8)",
     "a lock": "import threading; threading.Semaphore(0).acquire()",
     "a pipe of its own": "os.read(ready[0], 1)",
     "a socket pair of its own": "a, b = socket.socketpair(); a.recv(1)",
@@ -182,6 +180,7 @@ LEADING = {
     Leads.DRIVER: OF_A_DRIVER,
     Leads.LIBRARY: OF_THE_LIBRARY,
     Leads.INSIDE: INSIDE,
+    Leads.UNSURE: UNSURE,
     Leads.UNKNOWN: NOBODY_KNOWS,
 }
 
@@ -248,7 +247,8 @@ def test_any_other_call_leads_to_the_driver_or_into_the_library(tmp_path: Path, 
     assert found.leads is leads
     assert look is not None
     assert look.wait.leads is leads
-    assert bool(look.wait.words) is (leads is Leads.UNKNOWN)
+    assert bool(look.wait.words) is (leads in (Leads.UNKNOWN, Leads.UNSURE))
+    assert ("asks again" in look.wait.words) is (name in ASKS_AGAIN)
 
 
 ENDED_FIRST_THREAD = """
@@ -326,7 +326,8 @@ TARGETS = {
         *("/hostile/sys/x", "/dev/nvme0n1", "/dev/sda1", "/proc/77/cmdline", "/host/proc/77/cmdline"),
     ),
     Leads.PROGRAM: ("socket:[77]", "pipe:[77]", "/dev/pts/3", "/dev/ptmx", "/dev/mqueue/x"),
-    Leads.INSIDE: ("anon_inode:[eventfd]", "pidfd:[8]", "/proc/self/maps", "/memfd:x (deleted)", "{self}/maps"),
+    Leads.UNSURE: ("anon_inode:[eventfd]",),
+    Leads.INSIDE: ("pidfd:[8]", "/proc/self/maps", "/memfd:x (deleted)", "{self}/maps"),
     Leads.UNKNOWN: (
         *("", "/proc/modules", "/sys/fs/cgroup/x", "/dev/random", "anon_inode:[io_uring]", "anon_inode:[timerfd]"),
         *("/dev/kmsg", "/sys/class/net/lo/speed", "/proc/driver/rtc", "anon_inode:bpf-prog", "anon_inode:inotify"),
@@ -360,6 +361,26 @@ def test_the_name_of_a_file_tells_a_driver(
     finally:
         system_call._calls.cache_clear()
     assert found.leads is (leads if machine != "riscv64" else Leads.UNKNOWN)
+
+
+@pytest.mark.parametrize(
+    ("driver", "leads"),
+    [("ast", Leads.UNKNOWN), ("nvidia", Leads.DRIVER), ("amdgpu", Leads.DRIVER), ("", Leads.DRIVER)],
+)
+@pytest.mark.parametrize(("folder", "of_class", "node"), [("dri", "drm", "card0"), ("accel", "accel", "accel0")])
+def test_the_screen_of_a_management_controller_is_no_device_of_a_driver(
+    tmp_path: Path, driver: str, leads: Leads, folder: str, of_class: str, node: str
+) -> None:
+    """Its node is of the class of a GPU: the driver of the device tells, if the kernel shows it."""
+    process, device = tmp_path / "7", tmp_path / "root" / "sys" / "class" / of_class / node / "device"
+    for place in (process / "fd", device):
+        place.mkdir(parents=True)
+    if driver:
+        (device / "driver").symlink_to(f"/sys/bus/pci/drivers/{driver}")
+    (process / "fd" / "7").symlink_to(f"{tmp_path}/root/dev/{folder}/{node}")
+    number = {"x86_64": 0, "aarch64": 63}[os.uname().machine]
+    (process / "syscall").write_text(f"{number} 0x7 0x7ffd 0x20 0x0 0x0 0x0 0x7ffc 0x7ffb\n")
+    assert wait_of(process, Disk(), root=f"{tmp_path}/root").leads is leads
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from nodevet.checks.ipc.child_process import Child
 from .evidence import ELSEWHERE, OF_PARTS, other_cause
 from .heartbeat import Heartbeat
 from .stages import HELD_UP_SECONDS
-from .system_call import SLEEPS, Leads
+from .system_call import Leads
 from .witness import STARVED_RATIO, Other, ProcessStatus, Rest, Surroundings, disturbance, disturbed, unscheduled
 
 SUSPICIOUS_SHARE = 0.5
@@ -169,7 +169,7 @@ class CallWatch:
         if wait.leads is Leads.UNKNOWN and self._module and self._surroundings.waits_in_module(pid, self._module):
             return ""
         is_witness = look.status.wait.leads is Leads.DRIVER or look.status.state == "D"
-        is_elsewhere = wait.leads in ELSEWHERE and SLEEPS.words not in wait.words
+        is_elsewhere = wait.leads in ELSEWHERE
         mapped = None if is_witness or is_elsewhere else self._surroundings.mapped(child.pid)
         if mapped is not None and mapped.shared:
             return f"it shares {mapped.shared[0]} with other programs, one of which may hold a lock on it"
@@ -261,7 +261,7 @@ class CallWatch:
             return ""
         wait = other_cause(look.status, look.others).wait
         # A sleep proves nothing, and excuses nothing that is over by the deadline.
-        return wait.words if wait.leads in ELSEWHERE and SLEEPS.words not in wait.words else ""
+        return wait.words if wait.leads in ELSEWHERE else ""
 
 
 def _between(first: _Look, last: _Look) -> str:

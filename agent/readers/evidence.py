@@ -9,12 +9,12 @@ from collections.abc import Collection, Mapping
 
 import msgspec
 
-from .system_call import COMPUTES, SLEEPS, Leads, Wait
+from .system_call import COMPUTES, Leads, Wait
 from .witness import Other, ProcessStatus
 
 ELSEWHERE = frozenset({Leads.FILE, Leads.PROGRAM})
 NOBODY_KNOWS = frozenset({Leads.UNKNOWN, Leads.HIDDEN})
-OF_PARTS = frozenset({Leads.INSIDE, Leads.PROGRAM})
+OF_PARTS = frozenset({Leads.INSIDE, Leads.UNSURE})
 """Waits that another thread of the library, or a program that it started, may end."""
 
 
@@ -40,18 +40,16 @@ def other_cause(
     wait = look.wait
     if wait.leads not in OF_PARTS:
         return THE_DRIVER if wait.leads in (Leads.DRIVER, Leads.LIBRARY) else Cause(wait)
-    if wait.leads is Leads.PROGRAM and SLEEPS.words not in wait.words:
-        return Cause(wait)
     resting = {other: status for other, status in others.items() if status.at_rest}
     working = {other: status for other, status in others.items() if not status.at_rest}
-    if found := _first(working, ELSEWHERE):
+    if found := _first(working, ELSEWHERE | {Leads.UNSURE}):
         return found
     at_driver = [other for other, status in working.items() if status.wait.leads is Leads.DRIVER]
     if any(still is None or other in still for other in at_driver):
         return THE_DRIVER
-    if found := _first(working, NOBODY_KNOWS) or _first(resting, ELSEWHERE | NOBODY_KNOWS):
+    if found := _first(working, NOBODY_KNOWS) or _first(resting, ELSEWHERE | NOBODY_KNOWS | {Leads.UNSURE}):
         return found
-    return Cause(wait) if wait.leads is Leads.PROGRAM else THE_DRIVER
+    return Cause(wait) if wait.leads is Leads.UNSURE else THE_DRIVER
 
 
 def _first(others: Mapping[Other, ProcessStatus], kinds: frozenset[Leads]) -> Cause | None:

@@ -12,9 +12,13 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
+from nodevet.checks.core.wire import PROGRESS_NAME
+
 MAXIMUM_FILES = 500
 HUGE_PAGES = re.compile(r" /(?:anon_hugepage|dev/hugepages/)")
 DELETED = " (deleted)"
+PROGRESS = f"/memfd:{PROGRESS_NAME}"
+"""Memory that a reader shares with the agent. Any other may be handed over by a program (memfd_create(2), unix(7))."""
 
 
 class Stamp(msgspec.Struct, frozen=True):
@@ -30,8 +34,8 @@ class MappedFiles(msgspec.Struct, frozen=True):
 
     ``libraries`` are its loaded libraries and its program, each with its stamp, None if it is gone from disk.
     ``shared`` are the files that other programs share: truncating one ends the process (SIGBUS). Excluded are devices,
-    memory without a name in the file system, and files that nobody writes. ``has_huge_pages``: one that cannot be had
-    ends it by SIGBUS (hugetlbpage.rst).
+    memory that only the reader and the agent share, and files that nobody writes. ``has_huge_pages``: one that cannot
+    be had ends it by SIGBUS (hugetlbpage.rst).
     """
 
     libraries: Mapping[str, Stamp | None]
@@ -51,7 +55,7 @@ def mapped_files(maps: str) -> MappedFiles:
         is_program = ".so" in name or "x" in permissions
         if is_program and name not in libraries and len(libraries) < MAXIMUM_FILES:
             libraries[name] = None if path.endswith(DELETED) else stamp(name)
-        if permissions.endswith("s") and not path.startswith("memfd:") and _is_shared(name, written="w" in permissions):
+        if permissions.endswith("s") and name != PROGRESS and _is_shared(name, written="w" in permissions):
             shared.append("/" + path)
     return MappedFiles(libraries, tuple(shared), HUGE_PAGES.search(maps) is not None)
 

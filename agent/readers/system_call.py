@@ -51,6 +51,9 @@ OF_A_PROCESS = re.compile(r"/proc/(?P<process>\d+|self|thread-self)/")
 OPENED = re.compile(r"/fd/(?P<number>\d+)$")
 OF_A_SOCKET = re.compile(r"socket:\[(\d+)\]")
 OF_DEVICES = "/sys/"
+CLASSES = {"/dev/dri/": "drm", "/dev/accel/": "accel"}
+"""Folders of device nodes by the class of their devices in /sys/class."""
+
 FLAGS = re.compile(r"^flags:\s*([0-7]+)", re.MULTILINE)
 POLLED = re.compile(r"^tfd:\s*(\d+)", re.MULTILINE)
 LIFELINE = 0
@@ -68,6 +71,9 @@ class Leads(StrEnum):
 
     INSIDE = "inside"
     """Another thread of the process, or a program that it started."""
+
+    UNSURE = "unsure"
+    """One of those, or a program of the system: a sleep between two questions, or a counter that others may hold."""
 
     PROGRAM = "program"
     """A program: of the system, or one that the process itself started."""
@@ -95,7 +101,7 @@ COMPUTES = Wait(Leads.LIBRARY)
 SLOW_DISK = "check disks and network file systems, and whether one is frozen (fsfreeze)"
 SILENT_PROGRAM = "check the system log and the daemons of the driver"
 NO_WITNESS = "no witness shows that it waits for the driver; see its stack (/proc/PID/stack) as root"
-SLEEPS = Wait(Leads.PROGRAM, f"it waits for a time and asks again: {NO_WITNESS}", "sleep")
+SLEEPS = Wait(Leads.UNSURE, f"it waits for a time and asks again: {NO_WITNESS}", "sleep")
 """A wait with a limit: the kernel does not show who is asked then. Another part that waits for the driver does."""
 
 HIDDEN = Wait(
@@ -212,7 +218,7 @@ def _wait(looked: _Looked, number: int, arguments: Sequence[int]) -> Wait:
                 return Wait(Leads.UNKNOWN, f"it waits in {call.name}: {NO_WITNESS}")
             targets = [looked.link(number) for number in polled]
     found = _first_of(looked, call, targets)
-    if found.leads is Leads.INSIDE and _is_timed(call, arguments):
+    if found.leads in (Leads.INSIDE, Leads.UNSURE) and _is_timed(call, arguments):
         found = SLEEPS
     kinds = (target.partition(":[")[0] for target in targets)  # a client may open a new connection for each request
     return msgspec.structs.replace(found, what=f"{call.name} {' '.join(kinds)}")
@@ -230,7 +236,7 @@ def _is_timed(call: _Call, arguments: Sequence[int]) -> bool:
 def _first_of(looked: _Looked, call: _Call, targets: Sequence[str]) -> Wait:
     """Return what a process waits for that waits for one of *targets*: a program, if one of them leads there."""
     waits = [_of_target(looked, call, target) for target in targets]
-    for leads in (Leads.PROGRAM, Leads.DRIVER, Leads.FILE, Leads.UNKNOWN, Leads.INSIDE):
+    for leads in (Leads.PROGRAM, Leads.DRIVER, Leads.FILE, Leads.UNKNOWN, Leads.UNSURE, Leads.INSIDE):
         if found := next((wait for wait in waits if wait.leads is leads), None):
             return found
     return SLEEPS
@@ -256,12 +262,14 @@ def _of_target(looked: _Looked, call: _Call, target: str) -> Wait:
     leads = next((row.leads for row in _places() if inner.startswith(row.prefix)), Leads.FILE)
     if leads is Leads.UNKNOWN and inner.startswith(OF_DEVICES) and _driver_of(target) in _modules():
         return Wait(Leads.DRIVER)
+    if leads is Leads.DRIVER and (driver := _driver_of_node(looked.root, inner)) and driver not in _modules():
+        leads = Leads.UNKNOWN
     match leads:
         case Leads.FILE:
             return Wait(leads, f"{named}; {SLOW_DISK}")
         case Leads.PROGRAM:
             return _of_program(looked, call, sound_text(target))
-        case Leads.UNKNOWN:
+        case Leads.UNKNOWN | Leads.UNSURE:
             return Wait(leads, f"{named}: {NO_WITNESS}")
         case _:
             return Wait(leads)
@@ -290,6 +298,18 @@ def _driver_of(path: str) -> str:
         if driver := link_of(folder / "driver"):
             return os.path.basename(driver)  # noqa: PTH119 (the text alone)
         folder = folder.parent
+    return ""
+
+
+def _driver_of_node(root: str, node: str) -> str:
+    """Return the driver of the device *node* of a class of which other drivers have nodes too; empty if not known.
+
+    The screen of a management controller (ast, mgag200) is a card of the same class as a GPU.
+    """
+    for prefix, of_class in CLASSES.items():
+        if node.startswith(prefix):
+            device = Path(root, "sys/class", of_class, node.removeprefix(prefix), "device")
+            return os.path.basename(link_of(device / "driver"))  # noqa: PTH119 (the text alone)
     return ""
 
 

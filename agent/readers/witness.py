@@ -27,6 +27,7 @@ from .disk import Disk
 from .kernel_modules import waits_in_module
 from .mapped_files import MappedFiles, Stamp, mapped_files, replaced, stamps
 from .shortages import OOM_CONTROL, Shortages, limiting_groups, names_of, number_of
+from .startup_code import startup_code
 from .system_call import COMPUTES, WAITING, Leads, Wait, wait_of
 
 STARVED_RATIO = from_table("reader.starved").value
@@ -262,11 +263,13 @@ class Surroundings:
         return any(_has_signal(BLOCKED, thread, number) for thread in threads for number in met)
 
     def preloaded(self) -> str:
-        """Return that the linker preloads libraries into every program of the machine; empty if it does not."""
+        """Return that the linker or Python loads other code into every program; empty if neither does."""
         lines = (line.partition("#")[0].replace(":", " ").split() for line in text_of(self._preloads).splitlines())
         first = next((path for line in lines for path in line), "")
-        where = f"{self._preloads} loads {first} into every program"
-        return f"{where}, which may be the cause of the crash: check it, or remove it for the agent" if first else ""
+        where = f"{self._preloads} loads {first} into every program" if first else ""
+        if not first and (code := startup_code()):
+            where = f"{code} runs code in every program of this Python"
+        return f"{where}, which may be the cause of the crash: check it, or remove it for the agent" if where else ""
 
     def unasked(self, backend: str, kind: FailureKind) -> str:
         """Return why the library of *backend*, which reports a failure of *kind*, never called the driver; else empty.

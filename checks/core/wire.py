@@ -26,6 +26,7 @@ from .salvage import salvaged
 PROTOCOL = 3
 MAXIMUM_FRAME_BYTES = 64 << 20
 MAXIMUM_WORDS = 1000
+PROGRESS_NAME = "nodevet-progress"
 _HEADER = struct.Struct(">I")
 
 
@@ -264,7 +265,7 @@ class Progress:
     @classmethod
     def create(cls) -> tuple[Progress, int]:
         """Return a new progress line and the descriptor to pass to the child."""
-        descriptor = os.memfd_create("nodevet-progress", 0)
+        descriptor = os.memfd_create(PROGRESS_NAME, 0)
         os.ftruncate(descriptor, cls.SIZE)
         return cls(descriptor), descriptor
 

@@ -125,7 +125,7 @@ def remember(
     renamed = {name: memory.seen[key] for key, name in names.items()}
     kept = {key: entry for key, entry in memory.seen.items() if key not in names}
     seen = listed_now(kept, devices, duplicates)
-    for device in devices:
+    for device in without_numbers(memory, devices):
         known = seen.get(device.id) or renamed.get(device.id)
         up = tuple(sorted({*(known.links_up if known else ()), *links_up.get(device.id, ())}))
         slots = tuple(dict.fromkeys((*(known.slots if known else ()), *((device.pci,) if device.pci else ()))))
@@ -202,12 +202,34 @@ def named(
     return names | _named_at_last(memory, devices)
 
 
+def without_numbers(memory: KnownDevices, devices: Iterable[Device]) -> tuple[Device, ...]:
+    """Return *devices* without those that only have a number, where as many remembered boards are not listed.
+
+    A driver that refuses every question about its boards still counts them. They are the remembered ones, without
+    their names until it answers: under their numbers each would be missing after that.
+    """
+    devices = tuple(devices)
+    present = {device.id for device in devices}
+    left_out: set[str] = set()
+    for backend in {device.backend for device in devices if is_a_number(device)}:
+        numbers = {device.id for device in devices if device.backend == backend and is_a_number(device)}
+        absent = [board for board in _named_boards(memory, backend) if board.id not in present]
+        left_out |= numbers if len(absent) >= len(numbers) else set()
+    return tuple(device for device in devices if device.id not in left_out)
+
+
+def _named_boards(memory: KnownDevices, backend: str) -> Iterator[Device]:
+    """Yield the remembered boards of *backend* that have told who they are."""
+    boards = (entry.device for entry in memory.seen.values())
+    return (board for board in boards if board.backend == backend and board.uuid and _is_board(board))
+
+
 def _named_at_last(memory: KnownDevices, devices: Iterable[Device]) -> dict[str, str]:
     """Return the names of boards that were known only by number, if as many new ones answer now."""
     devices = tuple(devices)
     present = {device.id for device in devices}
     names: dict[str, str] = {}
-    unknown = [entry.device for key, entry in memory.seen.items() if key not in present and _is_a_number(entry.device)]
+    unknown = [entry.device for key, entry in memory.seen.items() if key not in present and is_a_number(entry.device)]
     for backend in {board.backend for board in unknown}:
         before = sorted(board.id for board in unknown if board.backend == backend)
         mine = (device for device in devices if device.backend == backend and device.uuid and _is_board(device))
@@ -243,8 +265,8 @@ def _part_under(device: Device, names: Mapping[str, str]) -> Device:
 def _by_elimination(devices: tuple[Device, ...], known: Iterable[Seen]) -> tuple[Device, ...]:
     """Return *devices*, the one that is known only by number as the only known one that is not listed."""
     present = {device.id for device in devices}
-    for number in [device for device in devices if _is_a_number(device)]:
-        like = [device for device in devices if _is_a_number(device) and device.backend == number.backend]
+    for number in [device for device in devices if is_a_number(device)]:
+        like = [device for device in devices if is_a_number(device) and device.backend == number.backend]
         boards = (entry.device for entry in known if entry.device.id not in present)
         left = [board for board in boards if _is_board(board) and board.backend == number.backend]
         if len(like) == len(left) == 1:
@@ -252,7 +274,7 @@ def _by_elimination(devices: tuple[Device, ...], known: Iterable[Seen]) -> tuple
     return devices
 
 
-def _is_a_number(device: Device) -> bool:
+def is_a_number(device: Device) -> bool:
     """Return whether a library counted *device* but neither its name, its model nor its slot is known."""
     return _is_board(device) and not device.uuid and not device.pci and device.model == UNNAMED
 

@@ -27,9 +27,11 @@ from nodevet.checks.core.model import (
     FaultClass,
     Finding,
     Instant,
+    Key,
     Outcome,
     Part,
     PartKind,
+    ReaderState,
     ReaderStatus,
     Reading,
     ReadingStatus,
@@ -254,21 +256,26 @@ def not_configured(readers: Iterable[ReaderStatus], episodes: Iterable[Episode])
     )
 
 
-def not_listed(findings: Iterable[Finding], episodes: Iterable[Episode]) -> tuple[Finding, ...]:
+def not_listed(view: View, findings: Iterable[Finding], episodes: Iterable[Episode]) -> tuple[Finding, ...]:
     """Return the findings that end "could not read" episodes of devices that no driver lists any more.
 
-    Their loss is among *findings*, and nothing reads them: without this they stand until the device is back.
+    Their loss is among *findings*, or they had a number instead of a name while their driver refused. Nothing reads
+    them: without this they stand until the device is back.
     """
     known = tuple(findings)
-    missing = {entry.device for entry in known if entry.code == "device.missing" and entry.outcome is Outcome.FAIL}
-    if not missing:
-        return ()
-    judged = {entry.key for entry in known}
-    return tuple(
-        _over(episode, "the device is no longer listed")
-        for episode in episodes
-        if episode.outcome is Outcome.UNMEASURED and episode.key.device in missing and episode.key not in judged
-    )
+    lost = {entry.device for entry in known if entry.code == "device.missing" and entry.outcome is Outcome.FAIL}
+    has_listed = all(reader.last_round or reader.state is ReaderState.ABSENT for reader in view.readers)
+    judged: set[Key] | None = None
+    found = []
+    for episode in episodes:
+        device = episode.key.device
+        if episode.outcome is not Outcome.UNMEASURED or device == NODE:
+            continue
+        if device in lost or (has_listed and view.device(device) is None):
+            judged = judged or {entry.key for entry in known}
+            if episode.key not in judged:
+                found.append(_over(episode, "the device is no longer listed"))
+    return tuple(found)
 
 
 def told_run(check: Check, ran: Ran, findings: Iterable[Finding], now: Instant, seconds: float) -> CheckRun:

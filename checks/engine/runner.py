@@ -59,7 +59,7 @@ class CheckRunner:
             everything.extend(not_asked(self.checks, episodes))
             if view.readers:
                 everything.extend(not_configured(view.readers, episodes))
-            everything.extend(not_listed(everything, episodes))
+            everything.extend(not_listed(view, everything, episodes))
         return tuple(runs), tuple(everything)
 
     def _over(self, check: str, episodes: Iterable[Episode]) -> tuple[Episode, ...]:

@@ -31,7 +31,7 @@ from nodevet.checks.core.model import (
 )
 from nodevet.checks.engine.arriving import is_being_taken, is_booting, may_be_bound_yet, not_listed_since, page_of
 from nodevet.checks.engine.bare import bare_boards, is_unanswered, out_of_place, unread_boards, without_address
-from nodevet.checks.engine.baseline import UNNAMED
+from nodevet.checks.engine.baseline import UNNAMED, is_a_number
 from nodevet.checks.engine.judging import Rule
 from nodevet.checks.engine.registry import check
 from nodevet.checks.engine.unlisted import (
@@ -66,6 +66,11 @@ RENAMED = msgspec.structs.replace(
     action=Action.INSPECT,
     next_step="change the command so that it prints the former names, or the serial, uuid or pci of each device; if "
     "this board is in the list under a new name, acknowledge the finding of the old name",
+)
+UNNAMED_NOW = msgspec.structs.replace(
+    MISSING,
+    action=Action.WATCH,
+    next_step="wait until the driver answers; if it does not, read the kernel log (journalctl -k), reload the driver",
 )
 LOST = _rule(
     code="device.lost",
@@ -358,6 +363,10 @@ def _missing(view: View, device: Device) -> Finding:
     if since := not_listed_since(view, view.memory.seen[device.id], at_slot):
         facts = f"{name}: not listed by {device.backend} since {since}; the driver may list its boards one by one"
         return AWAITED_BY_NAME.on_node(Outcome.UNMEASURED, facts, device=device.id, required=True)
+    numbers = [board for board in view.devices if board.backend == device.backend and is_a_number(board)]
+    if numbers and device.uuid:
+        facts = f"{name}: {device.backend} names none of {len(numbers)} boards that it lists; it may be one of them"
+        return UNNAMED_NOW.on_node(Outcome.UNMEASURED, facts, device=device.id, required=True)
     others = [other for other in view.devices if other.id in view.memory.seen[device.id].instead]
     if others:
         return RENAMED.on_node(

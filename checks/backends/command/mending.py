@@ -8,6 +8,7 @@ NUMA node of -1 where there is none: such an optional field is not told.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -26,6 +27,7 @@ from nodevet.checks.core.readings import (
     Name,
     Text,
     Word,
+    address_of,
 )
 
 UNREADABLE = "unreadable_event"
@@ -91,6 +93,41 @@ def without_unusable_fields(device: dict[str, Any]) -> dict[str, str]:
         if usable != entries:
             unusable[name] = shown(json.dumps(entries))
             device[name] = usable
+    return unusable
+
+
+def each_once(devices: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return *devices*, each id once: of one that is printed more often, nothing is known but that it is there."""
+    counts = Counter(name for device in devices if isinstance(name := device.get("id"), str))
+    found: dict[object, dict[str, Any]] = {}
+    for number, device in enumerate(devices):
+        name = device.get("id")
+        count = counts.get(name, 1) if isinstance(name, str) else 1
+        if count == 1:
+            found[number] = device
+        elif name not in found:
+            failure = {"kind": "error", "detail": f"the command prints it {count} times in one run"}
+            identity = {key: value for key, value in device.items() if key != "readings"}
+            found[name] = {**identity, "failure": failure}
+    return list(found.values())
+
+
+def without_shared_identities(devices: Iterable[dict[str, Any]]) -> dict[str, dict[str, str]]:
+    """Remove each identifier of *devices* that two of them have, and return them as printed, by device.
+
+    Engineering samples may all have one serial: it says nothing, and costs no reading. A part has the address and
+    serial of its whole.
+    """
+    known = tuple(devices)
+    unusable: dict[str, dict[str, str]] = {}
+    for field in IDENTITY:
+        own = [device for device in known if field == "uuid" or device.get("parent") is None]
+        values = [value for device in own if isinstance(value := device.get(field), str)]
+        counts = Counter(map(address_of, values))
+        for device in own:
+            value = device.get(field)
+            if isinstance(value, str) and counts[address_of(value)] > 1:
+                unusable.setdefault(str(device.get("id")), {})[field] = shown(json.dumps(device.pop(field)))
     return unusable
 
 

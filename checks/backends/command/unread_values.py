@@ -33,9 +33,11 @@ from nodevet.checks.core.readings import (
 
 from .mending import (
     SHOWN_CHARACTERS,
+    each_once,
     fitted,
     mended_events,
     shown,
+    without_shared_identities,
     without_unusable_fields,
     without_unusable_versions,
 )
@@ -100,7 +102,10 @@ def mended(data: bytes) -> Mended | None:
         events, are_changed = mended_events(_list(raw, "events"))
         if _list(raw, "events"):
             raw["events"] = []
+        if len(once := each_once(_devices(raw))) < len(_devices(raw)):
+            raw["devices"], is_changed = once, True
         fields = [(device["id"], without_unusable_fields(device)) for device in _devices(raw) if "id" in device]
+        fields += without_shared_identities(_devices(raw)).items()
         is_changed |= any(lost for _, lost in fields) | _drop_versions(raw)
         document, _ = parse(json.dumps(raw).encode())
     except (TypeError, ValueError, RecursionError):  # an odd value is elsewhere than in a reading
@@ -110,7 +115,10 @@ def mended(data: bytes) -> Mended | None:
     ids = {None, *(device.id for device in document.devices)}
     are_listed = all(event.device in ids for event in events)
     is_changed = is_changed or are_changed or not are_listed
-    unusable = {name: lost for name, lost in fields if lost}
+    unusable: dict[str, dict[str, str]] = {}
+    for name, lost in fields:
+        if lost:
+            unusable.setdefault(name, {}).update(lost)
     return Mended(msgspec.structs.replace(document, events=events), is_changed, unusable)
 
 
