@@ -240,10 +240,11 @@ def xid_page(_repository: Path) -> str:
     lines = _head("XID and SXid", "checks/reference/nvidia_xid.csv, nvidia_sxid.csv and nvidia_sxid_effects.csv")
     lines += [
         "Codes that the NVIDIA driver reports for a GPU (XID, `nvidia.xid.N`) and for an NVSwitch (SXid,",
-        "`nvidia.sxid.N`). `nodevet explain xid 79` says the same on the command line. A number that stands in no row",
-        "counts as `warn`, class `unknown`, action `inspect`. Where the tables are arguable is listed under",
-        "[the kernel log](kernel-log.md#where-an-answer-is-arguable). *Class* `application` never counts against the",
-        "node. *Gates*: a node with this fault should not start new jobs.",
+        "`nvidia.sxid.N`). `nodevet explain xid 79` prints the same on the command line. A number without a row counts",
+        "as `warn`, with the fault class `unknown` and the action `inspect`. The page on [the kernel",
+        "log](kernel-log.md#where-an-answer-is-arguable) lists the rows for which another answer is possible. The",
+        "fault class `application` has no effect on the verdict of the node. *Gates*: a node with this fault should",
+        "not start new jobs.",
         "",
         "## XID",
         "",
@@ -267,10 +268,10 @@ def xid_page(_repository: Path) -> str:
         ),
     )
     numbers = ", ".join(_ranges(row.xid for row in rows if row.name == "unused"))
-    lines += ["", f"Listed by the vendor as unused, so treated like unknown ones: {numbers}."]
+    lines += ["", f"The vendor lists these numbers as unused, so they count as unknown ones: {numbers}."]
     sources = sorted({row.source for row in rows})
     lines += ["", f"Source: {'; '.join(sources)}.", "", "## SXid", ""]
-    lines += ["A line that says `Fatal` or `Non-fatal` is believed; else the table decides.", ""]
+    lines += ["If the line contains `Fatal` or `Non-fatal`, this word decides; otherwise the table decides.", ""]
     effects = load_table("nvidia_sxid_effects.csv", SxidEffect)
     lines += _table(
         ("Effect", "Meaning", "Counts as", "Action", "Clears as", "Gates"),
