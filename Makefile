@@ -25,7 +25,7 @@ golden: $(VENV)/.test ## write every file that follows from the code: pages of d
 soak: $(VENV)/.test ## run every campaign in full; docs/reference/soak.md has the last result
 	@$(VENV)/bin/python -m pytest -m soak --soak $(ARGS)
 
-lint: $(VENV)/.lint ## ruff: rules and formatting; import-linter: which room imports which
+lint: $(VENV)/.lint ## ruff: rules and formatting; import-linter: which package imports which
 	@status=0; $(VENV)/bin/ruff check || status=1; $(VENV)/bin/ruff format --check || status=1; \
 	PYTHONPATH=tests/typing $(VENV)/import-linter/bin/lint-imports --no-cache --no-logo pyproject.toml || status=1; exit $$status
 

@@ -396,4 +396,4 @@ def test_a_shown_bound_claims_no_more_than_was_proven(products: int) -> None:
     shown = int(one_in(bound).removeprefix("1/").replace(",", ""))
     assert 1 / shown >= bound * (1 - 1e-9)
     assert 1 / (shown + 1) < bound
-    assert one_in(1 / 30037) == "1/30,037"
+    assert one_in(1 / 30037) == "1/30037"

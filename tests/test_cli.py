@@ -265,6 +265,7 @@ def test_history_begins_empty(asked: CommandLine) -> None:
         ),
         (["device.lost"], ["check inventory", "reseat or replace the board"]),
         (["device.missing"], ["check inventory", "reboot the node", "fault class: hardware"]),
+        (["memory.recovery_action"], ["action: as the next step says", "carry out the recovery action"]),
         (["thermal"], ["check thermal", "needed = 3", "temperature_celsius"]),
         (["throttle.hardware_thermal"], ["check throttle"]),
         (["power_watts"], ["power_watts (gauge, per power_scope)"]),

@@ -111,7 +111,8 @@ REFUSALS = {
         'agent.backends.enabled[1]: found "nvida", expected one of amd, host, nvidia, did you mean nvidia?'
     ),
     "no_backend": (
-        "agent.backends.enabled: found an empty list, expected a list of one of amd, host, nvidia, at least 1"
+        "agent.backends.enabled: found an empty list, expected a list with at least 1 entry, each one of amd, host, "
+        "nvidia"
     ),
     "backend_twice": "agent.backends.enabled: names a backend twice",
     "wrong_listen": f'agent.listen: found "localhost", {ADDRESS}',

@@ -87,6 +87,16 @@ def test_failed_sample_leaves_the_device_unread(kind: FailureKind) -> None:
     assert "the call" in finding.message
 
 
+def test_a_device_without_permission_is_told_with_the_permissions_to_check() -> None:
+    """The kernel log says nothing about a permission."""
+    denied, lost = (
+        of(judge("freshness", with_samples(healthy(), failed(kind))), "device.unread").message
+        for kind in (FailureKind.DENIED, FailureKind.ERROR)
+    )
+    assert "permissions of the device node" in denied and "kernel log" not in denied
+    assert "permissions" not in lost and "read the kernel log" in lost
+
+
 @pytest.mark.parametrize("status", BAD)
 def test_required_reading_must_be_there(status: ReadingStatus) -> None:
     """A board of this model measures its power: if it cannot be read, the node is unknown."""

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import msgspec
 import pytest
-from fakes.snapshots import burn_in, cpu_node
+from fakes.snapshots import burn_in, cpu_node, gpu_node
 from fakes.views import at
 
 from nodevet.agent.cli import main
 from nodevet.agent.commands import history
 from nodevet.agent.store.opening import DATABASE_NAME, open_store
 from nodevet.agent.store.writer import Retention, StoreWriter
-from nodevet.checks.core.model import Result, ResultState
+from nodevet.checks.core.model import Device, Result, ResultState
 from nodevet.checks.engine.completeness import LOAD, PLANNED
 
 LARGEST_LOAD = 64 * 7
@@ -36,13 +36,19 @@ def load(name: str, *devices: str, seconds: float = 0.0) -> tuple[Result, ...]:
     return (*stopped, *good)
 
 
-def states(folder: Path, results: Iterable[Result], capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:
+def states(
+    folder: Path,
+    results: Iterable[Result],
+    capsys: pytest.CaptureFixture[str],
+    *words: str,
+    seen: Sequence[Device] = (),
+) -> list[str]:
     """Return what the history says of each load, oldest first, where *results* are all that is left."""
     (folder / "state").mkdir(mode=0o700)
     store = open_store(folder / "state" / DATABASE_NAME).store
     for result in results:
         store.append_result(result)
-    store.see_devices(cpu_node().devices, 1.0)
+    store.see_devices(seen or cpu_node().devices, 1.0)
     store.close()
     capsys.readouterr()
     assert main(["history", "--json", "--state-dir", str(folder / "state"), *words]) == 0
@@ -67,6 +73,18 @@ def test_a_load_of_which_all_is_left_is_told_as_it_was(tmp_path: Path, capsys: p
     assert states(tmp_path, rows, capsys, "--device", "cpu-1") == ["complete"]
     assert main(["history", "--json", "--state-dir", str(tmp_path / "state")]) == 0
     assert [entry["state"] for entry in json.loads(capsys.readouterr().out)["loads"]] == ["complete", "complete"]
+
+
+def test_a_load_names_a_device_by_its_address_as_a_finding_does(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Both stand in one table, and an administrator knows the address and not the UUID."""
+    board = next(device for device in gpu_node().devices if device.pci)
+    assert states(tmp_path, load("one", board.id)[:1], capsys, seen=(board,)) == ["incomplete"]
+    assert main(["history", "--state-dir", str(tmp_path / "state")]) == 0
+    row = capsys.readouterr().out.splitlines()[1]
+    assert board.pci and row.count(board.pci) == 2
+    assert board.id not in row
 
 
 def test_a_load_that_is_looked_through_in_part_is_left_out(

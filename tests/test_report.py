@@ -109,7 +109,7 @@ def test_a_certificate_has_all_its_parts() -> None:
         "Burn-in report n0042 2026-11-20 10:00:00 UTC ok all checks pass",
         "GEMMs verified 720,896 GEMMs wrong 0",
         "GPU 0 gemm bfloat16 712.0 702.7 1.1 % 988.9 72.0 %",
-        "GPU 0 gemm bfloat16 90,112 90,112 0 1/30,037 3 of 3 1.3 %",
+        "GPU 0 gemm bfloat16 90,112 90,112 0 1/30037 3 of 3 1.3 %",
         "GPU 7 ok NVIDIA H100 80GB HBM3",
         f"8192 {TIMES} 8192 {TIMES} 30720 bfloat16 2026-11-20 09:48:20 UTC",
         "temperature: 61.5 °C; clock: 1,755 MHz; power: 688 W",

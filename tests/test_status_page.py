@@ -171,7 +171,7 @@ def test_a_known_code_is_explained_on_the_page() -> None:
     (about,) = [part for part in page.iter() if part.get("id") == "about-nvidia.xid.79"]
     said = " ".join("".join(about.itertext()).split())
     assert "Action: drain and" in said
-    assert "Clears on a passed re-test after a reboot" in said
+    assert "Clears on a passed re-test (nodevet burn-in) after a reboot" in said
     assert "Source:" in said
 
 

@@ -466,7 +466,7 @@ def _show_self_test(device: str, dtype: str, planted: object) -> None:
         for fault in (planted if isinstance(planted, (list, tuple)) else ())
     ]
     say(f"self-test of {device}, {dtype}:")
-    say(table(rows, ("PLANTED FAULT", "FOUND", "LOCATED", "DETAIL")))
+    say(table(rows, ("INJECTED FAULT", "FOUND", "LOCATED", "DETAIL")))
 
 
 def _yes(value: object) -> str:

@@ -14,6 +14,7 @@ from nodevet.agent.store.site_marks import known_marks
 from nodevet.agent.terminal import exits
 from nodevet.agent.terminal.output import say
 from nodevet.checks.core.errors import UsageError
+from nodevet.checks.core.model import Action, Outcome
 from nodevet.checks.core.quantities import QUANTITIES
 from nodevet.checks.engine.explanation import ACTIONS, Explanation, declared_rules, explain_event, explain_rule
 from nodevet.checks.engine.registry import Check, installed
@@ -70,7 +71,8 @@ def _told(headline: str, found: Explanation) -> str:
     if found.at_first is not None:
         outcome = f"{found.at_first.value}; {outcome} when it repeats"
     lines = [headline, f"  outcome: {outcome}, fault class: {found.fault_class.value}"]
-    lines.append(f"  action: {ACTIONS[found.action.value]}")
+    is_named = found.action is not Action.NONE or found.outcome not in (Outcome.WARN, Outcome.FAIL)
+    lines.append(f"  action: {ACTIONS[found.action.value] if is_named else 'as the next step says'}")
     if found.ends:
         lines.append(f"  clears on: {found.ends}")
     if found.source:

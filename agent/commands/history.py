@@ -1,9 +1,9 @@
-"""List every change of every finding of this node and its devices, oldest first."""
+"""List every change of every finding of this node and its devices, and every load, oldest first."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
@@ -36,7 +36,7 @@ MOST_CHANGES = 1_000_000
 
 _PROVED = {State.OK: "complete", State.FAILED: "wrong", State.UNKNOWN: "incomplete"}
 
-SUMMARY = "list past findings of this node and its devices"
+SUMMARY = "list the changes of findings, and the loads"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not path.exists():
         raise UsageError(f"history: {path} does not exist: no agent has run with this state directory")
     try:
-        rows, loads, damaged = _rows(path, arguments)
+        rows, loads, names, damaged = _rows(path, arguments)
     except DamagedError as error:
         raise StoreError(f"history: {error}: start the agent, which moves it aside") from error
     rows = tuple(reversed(rows))
@@ -80,7 +80,7 @@ def run(arguments: argparse.Namespace) -> int:
     if simulated is not None:
         say(f"history of the simulated node {simulated}")
     lines = [(row.time.wall_seconds, _line(row)) for row in rows]
-    lines += [(load.ended.wall_seconds, _load_line(load)) for load in loads[-arguments.limit :]]
+    lines += [(load.ended.wall_seconds, _load_line(load, names)) for load in loads[-arguments.limit :]]
     if lines:
         ordered = [line for _, line in sorted(lines, key=lambda entry: entry[0])]
         say(table(ordered, ("TIME", "STATE", "CODE", "DEVICE", "MESSAGE")))
@@ -109,8 +109,13 @@ class _Load(msgspec.Struct, frozen=True):
         return without(account((), self.results), self.absent, "the history")
 
 
-def _rows(path: Path, arguments: argparse.Namespace) -> tuple[tuple[HistoryRow, ...], tuple[_Load, ...], int]:
-    """Return changes, newest first, burn-ins, oldest first, and the number of damaged rows, which are left out."""
+def _rows(
+    path: Path, arguments: argparse.Namespace
+) -> tuple[tuple[HistoryRow, ...], tuple[_Load, ...], dict[str, str], int]:
+    """Return changes, newest first, burn-ins, oldest first, the devices' addresses, and the number of damaged rows.
+
+    Damaged rows are left out.
+    """
     with closing(read_store(path)) as store:
         seen = store.devices_seen()
         devices = _device_ids(arguments.device, seen, _inventory(store)) if arguments.device else None
@@ -118,7 +123,8 @@ def _rows(path: Path, arguments: argparse.Namespace) -> tuple[tuple[HistoryRow, 
         serials = {entry.device for entry in seen if entry.serial == arguments.serial}
         wanted = [chosen for chosen in (devices, serials if arguments.serial else None) if chosen is not None]
         loads = _by_load(tuple(reversed(store.results(limit=RESULTS_AT_MOST))))
-        return rows, tuple(_narrowed(loads, wanted)), len(store.left_out)
+        names = {entry.device: entry.pci or entry.device for entry in seen}
+        return rows, tuple(_narrowed(loads, wanted)), names, len(store.left_out)
 
 
 def _device_ids(name: str, seen: tuple[SeenDevice, ...], known: tuple[Device, ...]) -> tuple[str, ...]:
@@ -208,13 +214,13 @@ def _narrowed(loads: Iterable[tuple[Result, ...]], wanted: Sequence[Container[st
             yield _Load(own, absent(load))
 
 
-def _load_line(load: _Load) -> tuple[str, ...]:
+def _load_line(load: _Load, names: Mapping[str, str]) -> tuple[str, ...]:
     proved = load.proved
     devices = sorted({device for result in load.results for device in result.devices})
-    where = devices[0] if len(devices) == 1 else f"{len(devices)} devices"
+    where = names.get(devices[0], devices[0]) if len(devices) == 1 else f"{len(devices)} devices"
     verified = sum(int(result.metric("gemms_verified") or 0) for result in load.results)
     said = f"{proved.verified} of {len(proved.accounts)} planned formats verified, {verified} GEMMs, 0 wrong"
-    return (_when(load.ended), _PROVED[proved.state], load.results[-1].workload, where, proved.reason() or said)
+    return (_when(load.ended), _PROVED[proved.state], load.results[-1].workload, where, proved.reason(names) or said)
 
 
 def _load(load: _Load) -> dict[str, object]:

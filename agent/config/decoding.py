@@ -100,7 +100,8 @@ def expected(kind: inspect.Type) -> str:
         case inspect.StrType() as text:
             return "text" if not text.min_length else "text that is not empty"
         case inspect.VarTupleType(item_type=item) as many:
-            return f"a list of {expected(item)}" + (f", at least {many.min_length}" if many.min_length else "")
+            entries = f"at least {many.min_length} entry" if many.min_length else "any number of entries"
+            return f"a list with {entries}, each {expected(item)}"
         case inspect.UnionType(types=types):
             return " or ".join(expected(one) for one in types if not isinstance(one, inspect.NoneType))
     return "a table"

@@ -58,12 +58,12 @@ class CommandSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 class BackendSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Backends that are read."""
+    """Backends, which read the devices."""
 
     enabled: Annotated[
         tuple[Backend, ...],
         msgspec.Meta(
-            description="backends to read; one without hardware on this node is retried at growing intervals",
+            description="backends in use; one without hardware on this node is retried at growing intervals",
             min_length=1,
         ),
     ] = msgspec.field(default_factory=backend_names)
@@ -81,7 +81,7 @@ class BackendSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 class AgentSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The agent."""
 
-    listen: Annotated[str, _about("HOST:PORT of metrics and status page; port 0: a free one")] = "127.0.0.1:10917"
+    listen: Annotated[str, _about("HOST:PORT of metrics and status page; port 0: any free port")] = "127.0.0.1:10917"
     state_dir: Annotated[str, _about("directory of the database, on a local disk")] = ""
     runtime_dir: Annotated[str, _about("directory of socket, lock and state file")] = ""
     node_name: Annotated[str, _about("name of this node in all output; empty: the host name")] = ""
@@ -89,12 +89,17 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     log_level: Annotated[
         LogLevel, msgspec.Meta(description="lowest logged level; repeated messages have the level debug")
     ] = "info"
-    interval_seconds: Annotated[float, _about("interval of the readings of temperature, power and clocks", 1, 3600)] = (
-        10.0
-    )
+    interval_seconds: Annotated[
+        float, _about("interval of the fast readings, such as temperature, power and clocks", 1, 3600)
+    ] = 10.0
     slow_interval_seconds: Annotated[
         float,
-        _about("interval of the readings of link errors, PCIe and inventory; never below interval_seconds", 1, 86400),
+        _about(
+            "interval of the slow readings, such as link errors, PCIe and inventory; a value below interval_seconds has"
+            " no effect",
+            1,
+            86400,
+        ),
     ] = 60.0
     deadline_seconds: Annotated[float, _about("a driver call that takes longer counts as hung", 1, 600)] = 5.0
     backends: BackendSettings = BackendSettings()
@@ -108,12 +113,15 @@ class KernelLogSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
 
 class LoadSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The periodic probe under load."""
+    """The agent's own probe, a short load that it repeats."""
 
     probe: Annotated[
-        Probe, msgspec.Meta(description="auto: only on a node without a scheduler, while its devices are idle")
+        Probe,
+        msgspec.Meta(
+            description="on: probe idle devices; auto: the same, but only on a node without a scheduler; off: no probe"
+        ),
     ] = "auto"
-    interval_seconds: Annotated[float, _about("between probes of a device", 60, 2592000)] = 21600.0
+    interval_seconds: Annotated[float, _about("interval of the probes of a device", 60, 2592000)] = 21600.0
     budget_seconds: Annotated[float, _about("maximum duration of one probe", 1, 600)] = 20.0
 
 
@@ -128,14 +136,14 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Retention of the history. Changes of episodes are kept without limit."""
 
     count_days: Annotated[float, _about("retention of the occurrence counts of episodes", 0, 3660)] = 90.0
-    rollup_days: Annotated[float, _about("retention of the one-minute rollups per device", 0, 366)] = 14.0
+    rollup_days: Annotated[float, _about("retention of the minute averages (rollups) per device", 0, 366)] = 14.0
     size_limit_bytes: Annotated[
-        int, _about("maximum size of the database; the oldest rollups are dropped first", 1 << 20, 1 << 40)
+        int, _about("maximum size of the database; the oldest minute averages are deleted first", 1 << 20, 1 << 40)
     ] = 256 << 20
 
 
 class GateSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Effect of hard faults, those that one sample proves. Measured faults are only shown."""
+    """Effect of hard faults, which one sample proves. Measured faults are only shown."""
 
     mode: Annotated[
         Mode,
@@ -167,15 +175,15 @@ class SlurmSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     permit: Annotated[
         Permits,
         msgspec.Meta(
-            description="cluster: to close, this node needs writer = drain and a permit within the limits below;"
-            " local: the node closes itself without a limit (single node, or no operator rights in SLURM)"
+            description="cluster: nodevet closes this node only with writer = drain and a permit within the limits"
+            " below; local: without permit and limit (single node, or no operator rights in SLURM)"
         ),
     ] = "cluster"
     maximum_drained_ratio: Annotated[
         float,
         _about(
-            "share of all nodes, and of each partition, that nodevet may have closed at a time; always at least one"
-            " node. Write 0.01 for 1 %, 1.0 for every node; `1` without a decimal point is rejected",
+            "maximum share of all nodes, and of each partition, that nodevet keeps closed at the same time; always at"
+            " least one node. Write 0.01 for 1 %, 1.0 for every node; `1` without a decimal point is rejected",
             0,
             1,
         ),
@@ -183,7 +191,8 @@ class SlurmSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     maximum_new_ratio: Annotated[
         float,
         _about(
-            "share of all nodes, and of each partition, that nodevet may close within an hour; `1` is rejected too",
+            "maximum share of all nodes, and of each partition, that nodevet closes within an hour; `1` is"
+            " rejected too",
             0,
             1,
         ),

@@ -163,23 +163,25 @@ def _results_lines(document: StatusDocument) -> Iterator[str]:
         last = next(iter(figures.values()))
         bound = figures[_BOUND].value if _BOUND in figures else None
         rate = f"error rate below {one_in(bound)} (95 % confidence)" if bound else ""
-        shown = ", ".join(filter(None, (*(_figure(figures.get(name), words) for name, words in _FIGURES), rate)))
+        shown = ", ".join(
+            filter(None, (*(_figure(figures.get(name), words, factor) for name, words, factor in _FIGURES), rate))
+        )
         proof = str(last.conditions.get("verification", ""))
         said = last.detail or ("" if proof == "verified" else proof)
         yield f"{workload} {dtype} on {_name(document, device)}: {last.state}: {'; '.join(filter(None, (shown, said)))}"
 
 
 _FIGURES = (
-    ("tflops_median", "{:.3g} TFLOPS (median)"),
-    ("efficiency_ratio", "{:.0%} of the theoretical peak"),
-    ("gemms_verified", "{:.0f} GEMMs verified"),
-    ("mismatches", "{:.0f} wrong"),
+    ("tflops_median", "{:.3g} TFLOPS (median)", 1),
+    ("efficiency_ratio", "{:.0f} % of the theoretical peak", 100),
+    ("gemms_verified", "{:.0f} GEMMs verified", 1),
+    ("mismatches", "{:.0f} wrong", 1),
 )
 _BOUND = "mismatch_rate_upper_bound_95"
 
 
-def _figure(result: ResultDocument | None, text: str) -> str:
-    return "" if result is None or result.value is None else text.format(result.value)
+def _figure(result: ResultDocument | None, text: str, factor: int) -> str:
+    return "" if result is None or result.value is None else text.format(factor * result.value)
 
 
 def unread_lines(document: StatusDocument) -> Iterator[str]:

@@ -121,7 +121,7 @@ def ending(clearing: Clearing, action: Action) -> str:
     good = f"{row.good_samples} good samples in a row" if row.good_samples != 1 else "the next good sample"
     ways = [
         (row.good_samples is not None, good),
-        (row.passed_retest, f"a passed re-test{reboot}{_length(row)} (nodevet burn-in)"),
+        (row.passed_retest, f"a passed re-test (nodevet burn-in){reboot}{_length(row)}"),
         (row.other_serial, "replacement of the device"),
         (row.job_ended, "the end of its process"),
     ]

@@ -96,7 +96,9 @@ def _unverified(view: View, device: Device, results: Sequence[Result]) -> Findin
         last = blank[-1]
         found, planted = last.metric("self_test_found"), last.metric("self_test_planted")
         why = last.conditions.get("verification") or (
-            "no result was verified" if found == planted else f"the self-test found {found} of {planted} planted faults"
+            "no result was verified"
+            if found == planted
+            else f"the self-test found {found} of {planted} injected faults"
         )
         return UNVERIFIED.on_node(
             Outcome.UNMEASURED,

@@ -47,6 +47,11 @@ UNREAD = Rule(
     clearing=Clearing.UNMEASURED,
     next_step="read the kernel log (journalctl -k) and the agent's log",
 )
+NO_ACCESS = msgspec.structs.replace(
+    UNREAD,
+    next_step="restart the agent if the driver was loaded after its start; otherwise check the permissions of the "
+    "device node, and DeviceAllow= of the agent's unit or the devices of its container",
+)
 READING = Rule(
     check="freshness",
     code="reading.missing",
@@ -293,7 +298,8 @@ def _unread(view: View, device: Device) -> Finding:
         unread -= {sample.group for sample in samples}
         ages = [_age(view, sample) for sample in samples if view.is_old(sample)]
         why = "; ".join((*ages, *(f"its {group} readings were not taken yet" for group in sorted(unread))))
-    return UNREAD.on_node(
+    rule = NO_ACCESS if failed and failed.failure and failed.failure.kind is FailureKind.DENIED else UNREAD
+    return rule.on_node(
         Outcome.UNMEASURED if why else Outcome.PASS,
         f"{name}: {why or 'read recently'}",
         device=device.id,

@@ -108,7 +108,7 @@ DRIVER_MISSING = _rule(code="driver.missing", fault_class=FaultClass.CONFIGURATI
 NO_DEVICES = _rule(
     code="driver.no_devices",
     action=Action.REBOOT,
-    next_step="the driver is loaded and lists no device: read the kernel log, then reboot the node",
+    next_step="read the kernel log, then reboot the node",
 )
 VERSION_MISMATCH = _rule(
     code="driver.version_mismatch",
@@ -475,14 +475,14 @@ def _driver(view: View, vendor: str) -> Iterator[Finding]:
     elif reader is None:
         rule = msgspec.structs.replace(rule, next_step=HOW_TO_PLACE if unplaced else HOW_TO_READ)
         told = f", and {unplaced} devices that are read report no PCI address" if unplaced else ""
-        facts = f"{len(boards)} {vendor} accelerators, not read: {where}{told}"
+        facts = f"{_counted(len(boards), vendor)}, not read: {where}{told}"
         yield rule.on_node(Outcome.UNMEASURED, facts, part=part, required=True)
     elif reader.state is ReaderState.RUNNING or (
         failure is not None and failure.kind in (FailureKind.NO_DRIVER, FailureKind.NO_LIBRARY)
     ):
         finding = rule.on_node(
             Outcome.FAIL,
-            f"{len(boards)} {vendor} accelerators without a working driver: {where}{says}",
+            f"{_counted(len(boards), vendor)} without a working driver: {where}{says}",
             part=part,
             value=len(boards),
             as_of=looked,
@@ -496,6 +496,10 @@ def _driver(view: View, vendor: str) -> Iterator[Finding]:
         yield rule.on_node(
             Outcome.UNMEASURED, f"{vendor}: {where} not read yet, collector is {reader.state.value}{says}", part=part
         )
+
+
+def _counted(number: int, vendor: str) -> str:
+    return f"{number} {vendor} accelerator{'' if number == 1 else 's'}"
 
 
 def _count(view: View, expected: int | None) -> Finding:

@@ -282,7 +282,7 @@ def _left_out(view: View, device: Device, observation: Observation, links: tuple
         return None
     if _is_split(view, device) or _may_be_split(view, device):
         return None
-    return DOWN.absent(observation, "the port is no longer in use, although the link was up before", value=False)
+    return DOWN.absent(observation, "the port is no longer in use although its link was up before", value=False)
 
 
 def _down(view: View, device: Device, observation: Observation, policy: Links) -> Finding:
@@ -294,9 +294,7 @@ def _down(view: View, device: Device, observation: Observation, policy: Links) -
     if _may_be_split(view, device):
         return DOWN.skip(observation, "the link is down, and the device did not report whether it is partitioned")
     if why is None and policy.expected is not None:
-        return DOWN.judge(
-            observation, False, f"the link is down, and only {policy.expected} links are expected to be up"
-        )
+        return DOWN.judge(observation, False, f"the link is down, and checks.links.expected is {policy.expected}")
     if why is None:
         return DOWN.skip(observation, "the link is down, and it was never up or expected")
     limit = None if policy.expected is None or _proven(view, device, observation) else _configured(policy.expected)
@@ -316,7 +314,7 @@ def _expected(view: View, device: Device, observation: Observation, policy: Link
     if policy.expected is not None and (before >= policy.expected or _number_up(view, device) >= policy.expected):
         return None
     return _proven(view, device, observation) or (
-        None if policy.expected is None else f"the configuration expects {policy.expected} links"
+        None if policy.expected is None else f"checks.links.expected is {policy.expected}"
     )
 
 
@@ -325,7 +323,7 @@ def _proven(view: View, device: Device, observation: Observation) -> str | None:
     port, before = observation.part.index, _ports_before(view, device, observation.part.index)
     seen = view.memory.seen.get(device.id)
     if seen is not None and port in seen.links_up:
-        return f"link {port} was up before"
+        return "it was up before"
     for sibling in view.siblings(device):
         remembered = view.memory.seen.get(sibling.id)
         is_up = view.number(sibling.id, "link_active", observation.part) or (remembered and port in remembered.links_up)

@@ -121,7 +121,7 @@ def _width(width: Observation, widest: Observation | None, policy: Pcie) -> Find
     rule = WIDTH.confirmed_by(policy)
     if policy.lanes is not None:
         lanes = Limit("<", policy.lanes, "", "configuration")
-        return rule.against(width, width.number, lanes, f"{width.number or 0:.0f} lanes of {policy.lanes}")
+        return rule.against(width, width.number, lanes, f"the link has {width.number or 0:.0f} of {policy.lanes} lanes")
     if widest is None:
         return rule.unmeasured(width) or rule.skip(width, "the maximum link width is not known")
     unmeasured = rule.unmeasured(width, widest)
@@ -129,7 +129,7 @@ def _width(width: Observation, widest: Observation | None, policy: Pcie) -> Find
         return unmeasured
     if widest.number is None:
         return rule.skip(width, "the maximum link width is not known")
-    facts = f"{width.number:.0f} lanes of {widest.number:.0f}"
+    facts = f"the link has {width.number:.0f} of {widest.number:.0f} lanes"
     limit = Limit("<", widest.number, "", "reported by the device")
     return rule.against(width, width.number, limit, facts, beside=(widest,))
 

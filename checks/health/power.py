@@ -86,7 +86,7 @@ def _over_limit(drawn: Observation, limit: Observation, policy: Power) -> Findin
         return rule.skip(drawn, "the device reports no power limit")
     allowed = choose("power.over_limit", configuration=policy.over_limit_ratio)
     ratio = drawn.number / limit.number
-    facts = f"power draw {drawn.number:.0f} W, {ratio:.0%} of the power limit of {limit.number:.0f} W"
+    facts = f"power draw {drawn.number:.0f} W, {100 * ratio:.0f} % of the power limit of {limit.number:.0f} W"
     return rule.against(drawn, ratio, allowed, facts, beside=(limit,))
 
 

@@ -140,7 +140,7 @@ class KernelRule(msgspec.Struct, frozen=True):
 
 _UNKNOWN = Policy(
     name="unknown code",
-    meaning="this version does not know the code; look it up with the vendor",
+    meaning="this version of nodevet has no entry for it; look it up in the documentation of the vendor",
     severity=Severity.WARNING,
     outcome=Outcome.WARN,
     fault_class=FaultClass.UNKNOWN,

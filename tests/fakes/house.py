@@ -129,7 +129,7 @@ def rooms_table(repository: Path) -> str:
     """Return the rooms from the top floor down: what each is, how many modules it has, and which rooms it imports."""
     found = list(modules(repository))
     docs = {entry.name: (ast.get_docstring(entry.tree) or "").partition("\n")[0] for entry in found}
-    lines = ["| Floor | Room | What it is | Modules | Imports |", "|---|---|---|---|---|"]
+    lines = ["| Layer | Package | What it is | Modules | Imports |", "|---|---|---|---|---|"]
     for floor in range(len(FLOORS) - 1, 0, -1):
         for room in FLOORS[floor]:
             inside = [entry for entry in found if room_of(entry.name) == (floor, room)]

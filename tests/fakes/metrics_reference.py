@@ -26,30 +26,34 @@ HEAD = """\
 
 <!-- Written by make golden from exporters and checks/core/quantities.csv. -->
 
-`GET /metrics` on the agent's address (127.0.0.1:10917 unless `--listen` says otherwise) gives Prometheus text 0.0.4, or
-OpenMetrics 1.0 to a scraper that accepts it, gzipped where that is accepted. Units are base units. Every page shows one
-judgement; it is rendered once and served again until the next. How to scrape it, which alerts there are and where the
-names of other exporters went is told under [Prometheus](../how-to/prometheus.md).
+`GET /metrics` on the agent's address (127.0.0.1:10917 unless `--listen` sets another one) returns the Prometheus text
+format 0.0.4, or OpenMetrics 1.0 if the scraper accepts it, with gzip if the scraper accepts it. All units are base
+units. A page shows one judgement of the agent, and stays the same until the next judgement.
+[Prometheus](../how-to/prometheus.md) describes the scrape job and the alerts, and lists the metrics that replace those
+of dcgm-exporter.
 
-- A reading that is unsupported, denied, failed, or older than three rounds and three minutes has **no series**, never a
-  zero. `nodevet_readings` counts readings by how they went. A device that vanished has no readings.
-- Verdicts and other states are one series per state with the value 0 or 1; exactly one is 1.
-- `device` is the UUID, else a stable name; join `nodevet_device_info` for model, PCI address, serial and driver.
-- A default page has at most 460 series for eight accelerators. On `/metrics?detail=yes` (at most 1,600) the metrics
-  marked *summed* carry one series per link or memory block, and those marked *detail* appear. Sums over a device are
-  the same on both.
-- A sum of which a part could not be read is left out: it would be too small.
-- No metric carries a process id, a job, a user or a message. Times are seconds since 1970, not ages.
+- A reading has **no series**, never a zero, if it is unsupported, denied or failed, or if it is older than three rounds
+  (at least three minutes). `nodevet_readings` counts the readings by status. A device that is no longer listed has no
+  readings.
+- A verdict, like any other state, has one series per state, with the value 0 or 1. Exactly one of them is 1.
+- The label `device` is the UUID, or another stable name if there is none. Join `nodevet_device_info` for model, PCI
+  address, serial and driver.
+- A default page has at most 460 series for eight accelerators. `/metrics?detail=yes` has at most 1,600: it adds the
+  metrics that are marked *detail*, and the metrics that are marked *summed* have one series per link or memory block.
+  Sums over a device are the same on both pages.
+- If a part of a sum could not be read, the sum has no series, because it would be too small.
+- No metric contains a process id, a job or a message. An acknowledgement shows its user and its note.
+  Times are seconds since 1970, not ages.
 """
 
 RESULTS = """\
-A workload whose last run did not finish has no figures: their series end, and `nodevet_burnin_passed` is 0.
-With several devices `device` is `node`.
+If the last run of a workload did not finish, its figures have no series, and `nodevet_burnin_passed` is 0. For a
+workload on several devices, the label `device` is `node`.
 """
 
 QUANTITY_TAIL = """\
-Of these a default page shows the clocks `sm` and `core`, the power scope `device`, the engine `compute`, and only the
-throttle reasons that hold a clock down against its wish.
+Of these quantities, a default page shows the clocks `sm` and `core`, the power scope `device`, the engine `compute`,
+and the throttle reasons of power, temperature and hardware slowdown.
 """
 
 
@@ -62,7 +66,7 @@ def metrics_page(_repository: Path) -> str:
     lines = [HEAD, "## The node, its findings and the agent", "", *_table(_rows(node, plain)), ""]
     lines += ["## The writer to SLURM", "", *_table(_rows(scheduler, plain)), ""]
     lines += ["## The last burn-in", "", *_table(_rows(results, plain)), "", RESULTS]
-    lines += ["## Quantities", "", "Which of them a machine has depends on its hardware and driver.", ""]
+    lines += ["## Quantities", "", "The quantities of a node depend on its hardware and driver.", ""]
     lines += [*_table([*_link_rows(), *_quantity_rows()]), "", QUANTITY_TAIL]
     return "\n".join(lines).rstrip() + "\n"
 

@@ -87,9 +87,10 @@ def configuration_page(_repository: Path) -> str:
         "`$CONFIGURATION_DIRECTORY`, or else `/etc/nodevet/nodevet.toml` for root and",
         "`~/.config/nodevet/nodevet.toml` for other users. The last two may be missing. The agent rejects a file",
         "with unknown keys, wrong types or values out of range. It reports these errors together, each with the key",
-        "path and the accepted values. `nodevet config check` validates a file without using it. `nodevet config",
-        "show` prints the active settings as a file. [How to configure](../how-to/configure.md) describes the",
-        "common cases.",
+        "path and the accepted values. The other errors of a section, such as an address without a port, are",
+        "reported when the section has none of these errors. `nodevet config check` validates a file without using",
+        "it. `nodevet config show` prints the active settings as a file. [How to configure](../how-to/configure.md)",
+        "describes the common cases.",
         "",
         "If `state_dir` or `runtime_dir` is not set, the agent uses systemd's `$STATE_DIRECTORY` and",
         "`$RUNTIME_DIRECTORY`. Without systemd it uses `/var/lib/nodevet` and `/run/nodevet` for root, and",
@@ -133,17 +134,25 @@ def command_line_page(_repository: Path) -> str:
 
 def _wrong_result_words(row: ClearingRow) -> list[str]:
     """What a re-test must be where a result was wrong."""
+    hours = (row.retest_longest_seconds or 0) / 3600
     return [
-        f"Of a `{row.clearing.value}`, where k of n GEMMs are wrong, a re-test must be one load of at least",
-        f"{row.retest_products_per_wrong}n/k verified products and {(row.retest_seconds or 0) / 60:.0f} minutes, in the"
-        f" same number format and shape, no more than {row.retest_cooler_celsius:.0f} °C cooler, at",
-        "no less power than the load that showed them, or its last minute before they showed, and over no less than",
-        f"{(row.retest_memory_ratio or 1) * 100:.0f} % of its memory. A heat or power",
-        "that was not recorded proves nothing; one that the device cannot tell is left out. Where such a load takes",
-        f"longer than {(row.retest_longest_seconds or 0) / 3600:.0f} hours, only another serial clears it;"
-        " `nodevet ack` takes it out of the verdict."
-        f" {row.replace_after} loads with a wrong result of one serial",
-        f"within {row.replace_within_days:.0f} days, on the same node, ask for its replacement.",
+        f"For a `{row.clearing.value}` finding, where k of n GEMMs were wrong, the re-test must be one load that meets",
+        "all these conditions:",
+        "",
+        f"- It verifies at least {row.retest_products_per_wrong}n/k GEMMs, in the same number format and shape.",
+        f"- It takes at least {(row.retest_seconds or 0) / 60:.0f} minutes.",
+        f"- The device is at most {row.retest_cooler_celsius:.0f} °C cooler, and draws at least as much power, as"
+        " during the load with the",
+        "  wrong result (or during the last minute before it). If the temperature or the power of a load was",
+        "  not recorded, the load clears nothing. A value that the device does not support is not compared.",
+        f"- It uses at least {(row.retest_memory_ratio or 1) * 100:.0f} % of the memory that the load with the wrong"
+        " result used.",
+        "",
+        f"If this load would take longer than {hours:.0f} hours, only another serial clears the finding; `nodevet ack`"
+        " takes it out of",
+        f"the verdict. If {row.replace_after} loads on the same node find wrong results of one serial within"
+        f" {row.replace_within_days:.0f} days, the finding asks",
+        "for a replacement.",
         "",
     ]
 
@@ -154,11 +163,11 @@ def clearing_page(_repository: Path) -> str:
     lines += [
         "A finding clears on the evidence that its *clearing class* requires, never by age and never by a restart.",
         "[Verdict](../explanation/verdict.md#how-a-finding-clears) explains the classes. In every class, a finding",
-        "that a person acknowledged (`nodevet ack`) does not count, until it needs a more severe action, or clears",
-        "and occurs again. With `--until`, it also does not count if it occurs again before that time.",
+        "that a person acknowledged (`nodevet ack`) does not count. It counts again if it needs a more severe action,",
+        "or if it clears and occurs again. With `--until`, an occurrence before that time does not count either.",
         "",
-        "*Never* in the table applies while the finding counts. While it is acknowledged, one good sample clears it,",
-        "except for a wrong result and for the replacement that a second wrong result asks for.",
+        "*Never* in the table applies while the finding counts. An acknowledged finding clears after one good sample,",
+        "except a wrong result, and a replacement because of a second wrong result.",
         "",
     ]
     rows = clearing_table().values()
@@ -167,9 +176,9 @@ def clearing_page(_repository: Path) -> str:
             "Clearing class",
             "Good samples in a row",
             "Passed re-test",
-            "Another serial in its place",
+            "Device with another serial",
             "Its process ended",
-            "Held open while it flaps",
+            "Stays open while it flaps",
         ),
         (
             (
@@ -180,38 +189,47 @@ def clearing_page(_repository: Path) -> str:
             for row in rows
         ),
     )
-    lines += ["", "A passed re-test is a finished burn-in or probe whose self-test found every planted fault and that"]
+    lines += ["", "A passed re-test is a finished burn-in or probe that meets all these conditions:", ""]
     lines += [
-        "verified at least one product and found none wrong. It must have begun after the finding was last seen, and"
+        "- Its self-test found every injected fault.",
+        "- It verified at least one GEMM and found none wrong.",
+        "- It began after the finding was last seen.",
+        "- The device has no open wrong result of another workload or number format.",
     ]
-    lines += ["no wrong result of another workload or number format may stand beside it."]
     for row in rows:
         if row.retest_products_per_wrong is not None:
             lines += ["", *_wrong_result_words(row)]
     for row in rows:
         if row.retest_needs_reboot:
             actions = " or ".join(f"`{action.value}`" for action in row.retest_needs_reboot)
-            lines += [f"Where the finding asks for {actions}, only a re-test in a later boot counts."]
+            lines += [f"If the action is {actions}, the re-test must run after a reboot."]
     lines += ["", "| Clearing class | Why |", "|---|---|"]
     lines += [f"| `{row.clearing.value}` | {_cell(row.source)} |" for row in rows]
-    lines += ["", "## What comes and goes", "", *_damping_lines()]
-    lines += ["", "## Actions", "", "From mild to hard; a verdict asks for the hardest that its findings ask for.", ""]
+    lines += ["", "## Flapping", "", *_damping_lines()]
+    lines += [
+        "",
+        "## Actions",
+        "",
+        "Each action is more severe than the one above it. The action of a verdict is the most severe of its findings.",
+        "",
+    ]
     lines += _table(("Action", "In words"), ((f"`{action.value}`", ACTIONS[action.value]) for action in Action))
     return _page(lines)
 
 
 def _damping_lines() -> list[str]:
-    """Return how a condition that comes and goes is held open."""
+    """Return how long a condition that flaps stays open."""
     row = damping()
     return [
         f"A condition opens at once. After {row.reopenings} returns in {row.window_seconds / 3600:g} h it stays open as"
         f" `flapping, n times` for {row.first_hold_seconds / 60:g} min,",
         f"even if its samples are good. Each later return makes this time {row.factor:g} times as long, up to"
         f" {row.longest_hold_seconds / 3600:g} h.",
-        "The finding clears on good samples once that time is over. Its returns are forgotten when it was absent for",
-        "as long, at least an hour. A hard failure, which may close the gate, is never held open, and neither is an",
-        "unmeasured finding. Times are those of the boot; a restart of the agent changes nothing, a reboot begins",
-        "anew. An error of an application is held open alike, where processes fail one after the other.",
+        "After that time, good samples clear the finding. The agent forgets the returns when the finding was absent",
+        "for as long, and for at least an hour. A hard failure, which may close the gate, never stays open in this",
+        "way, and neither does an unmeasured finding. The agent counts the time since boot: a restart of the agent",
+        "does not change it, and a reboot resets it. An application error stays open in the same way if one process",
+        "fails after another.",
         "",
         f"Source: {row.source}",
     ]
@@ -222,10 +240,11 @@ def xid_page(_repository: Path) -> str:
     lines = _head("XID and SXid", "checks/reference/nvidia_xid.csv, nvidia_sxid.csv and nvidia_sxid_effects.csv")
     lines += [
         "Codes that the NVIDIA driver reports for a GPU (XID, `nvidia.xid.N`) and for an NVSwitch (SXid,",
-        "`nvidia.sxid.N`). `nodevet explain xid 79` says the same on the command line. A number that stands in no row",
-        "counts as `warn`, class `unknown`, action `inspect`. Where the tables are arguable is listed under",
-        "[the kernel log](kernel-log.md#where-an-answer-is-arguable). *Class* `application` never counts against the",
-        "node. *Gates*: a node with this fault should not start new jobs.",
+        "`nvidia.sxid.N`). `nodevet explain xid 79` prints the same on the command line. A number without a row counts",
+        "as `warn`, with the fault class `unknown` and the action `inspect`. The page on [the kernel",
+        "log](kernel-log.md#where-an-answer-is-arguable) lists the rows for which another answer is possible. The",
+        "fault class `application` has no effect on the verdict of the node. *Gates*: a node with this fault should",
+        "not start new jobs.",
         "",
         "## XID",
         "",
@@ -249,10 +268,10 @@ def xid_page(_repository: Path) -> str:
         ),
     )
     numbers = ", ".join(_ranges(row.xid for row in rows if row.name == "unused"))
-    lines += ["", f"Listed by the vendor as unused, so treated like unknown ones: {numbers}."]
+    lines += ["", f"The vendor lists these numbers as unused, so they count as unknown ones: {numbers}."]
     sources = sorted({row.source for row in rows})
     lines += ["", f"Source: {'; '.join(sources)}.", "", "## SXid", ""]
-    lines += ["A line that says `Fatal` or `Non-fatal` is believed; else the table decides.", ""]
+    lines += ["If the line contains `Fatal` or `Non-fatal`, this word decides; otherwise the table decides.", ""]
     effects = load_table("nvidia_sxid_effects.csv", SxidEffect)
     lines += _table(
         ("Effect", "Meaning", "Counts as", "Action", "Clears as", "Gates"),
@@ -382,7 +401,7 @@ NEVER_BROKEN = frozenset({"power.reading"})
 """Rules that only say whether something can be read."""
 
 NEXT_STEPS_ELSEWHERE = {"driver.missing": "install the vendor's driver and load its module; the message names both"}
-ACTIONS_ELSEWHERE = {"memory.recovery_action": "what the driver asks for"}
+ACTIONS_ELSEWHERE = {"memory.recovery_action": "the action that the driver requests"}
 MADE_WHILE_JUDGING: dict[str, tuple[tuple[str, ...], ...]] = {
     "freshness": (
         (

@@ -16,27 +16,30 @@ HEAD = """\
 
 <!-- Written by make golden from checks/reference. -->
 
-A scenario is a TOML file for `nodevet agent --simulate PROFILE --scenario FILE`; [how to simulate a
-node](../how-to/simulate-a-node.md) tells what to do with one. A file with a mistake is refused as a whole, each mistake
-with its line: exit status 78, and while the agent runs the scenario before stays in force. It holds at most 256 KiB,
-200 faults and 50 loads.
+A scenario is a TOML file for `nodevet agent --simulate PROFILE --scenario FILE`. [Simulate a
+node](../how-to/simulate-a-node.md) shows how to use one. The agent rejects a file with a mistake as a whole. It reports
+each mistake with its line, and exits with 78. If it already runs, it keeps the previous scenario. A file has at most
+256 KiB, 200 faults and 50 loads.
 
-Every time counts from the moment at which the agent took the file up, and is a number of seconds or a span such as
-`"30s"`, `"5m"`, `"1h30m"`. A `device` is the number of a slot, `"cpu-0"`, `"memory"`, `"node"`, a list of these, or
-`"all"`: all that the node computes on.
+All times count from the moment at which the agent loaded the file. A time is a number of seconds, or a duration such as
+`"30s"`, `"5m"` or `"1h30m"`. A `device` is the number of an accelerator, `"cpu-0"`, `"memory"`, `"node"`, or a list of
+these. `"all"` means all accelerators, or all processors of a node without accelerators.
 
 ## Keys of the file
 
 | Key | Meaning | Default |
 |---|---|---|
-| `title` | what people read in the log | `"a healthy node"` |
-| `seed` | another number gives another course of noise and load; devices stay the same | 0 |
-| `level` | load outside of `[[load]]`, from 0 to 1 | jobs that come and go |
-| `probe_every` | between probes, which also run 3 s after a fault ended, or began that only they see | `"15m"` |
+| `title` | title of the scenario in the log | `"a healthy node"` |
+| `seed` | seed of the random noise and load; the devices do not depend on it | 0 |
+| `level` | load outside of `[[load]]`, from 0 to 1 | a load that comes and goes |
+| `probe_every` | interval of the probes | `"15m"` |
 
-`[[load]]` has `level`, `at` (0), `until` (for good) and `device` (`"all"`). `[[fault]]` has `kind`, `at` (0), `until`
-(for good), `device`, and the settings of its kind. What a counter grew by stays when the fault ends; all else is as
-before. A probe leaves out devices whose fault lasts, and all while memory or node have one.
+`[[load]]` has the keys `level`, `at` (default 0), `until` (default: no end) and `device` (default `"all"`).
+`[[fault]]` has the keys `kind`, `at` (default 0), `until` (default: no end), `device`, and the settings of its kind.
+When a fault ends, the counters keep their values, and all other readings return to normal.
+
+A probe also runs 3 s after a fault ends, and 3 s after a fault begins that only a probe detects (`slow`,
+`wrong_result`). A probe skips the devices with another fault. It does not run while the memory or the node has a fault.
 
 ## Kinds of faults
 
@@ -46,16 +49,16 @@ before. A probe leaves out devices whose fault lasts, and all while memory or no
 def scenarios_page(_repository: Path) -> str:
     """Every profile, and every kind of fault with its settings and what it changes."""
     lines = [HEAD.rstrip("\n")]
-    lines += ["", *_table(("Kind", "What it stands for", "Settings", "Changes"), map(_kind, KINDS))]
+    lines += ["", *_table(("Kind", "Simulated fault", "Settings", "Changes"), map(_kind, KINDS))]
     lines += ["", "A setting in bold is required.", ""]
     lines += _table(
         ("Setting", "Meaning", "Range"),
         ((f"`{name}`", setting.meaning, _range(name)) for name, setting in SETTINGS.items()),
     )
-    lines += ["", "A fault that would change nothing on the device that it names is refused.", "", "## Profiles", ""]
+    lines += ["", "The agent rejects a fault that changes nothing on its device.", "", "## Profiles", ""]
     profiles = ((f"`{name}`", load_profile(name).summary) for name in profile_names())
     lines += _table(("Profile", "Node"), profiles)
-    lines += ["", "A profile is a file in `checks/reference/profiles`; each of its tables names its sources."]
+    lines += ["", "A profile is a file in `checks/reference/profiles`; each of its tables names its source."]
     return "\n".join(lines) + "\n"
 
 

@@ -521,6 +521,7 @@ def _mismatch(library: Library, root: str) -> str:
     code, own = library.attempt("nvmlSystemGetNVMLVersion", "nvmlSystemGetNVMLVersion")
     loaded = text_of(Path(root, "sys/module/nvidia/version")).strip()
     return (
-        f"library {'unknown' if code else own} does not fit the loaded kernel driver {loaded or 'unknown'}: "
-        "the driver was upgraded under a running system, reboot or reload the nvidia modules"
+        f"NVML {'of unknown version' if code else own} does not match the loaded kernel module"
+        f"{f' {loaded}' if loaded else ', whose version is unknown'}: the driver was "
+        "upgraded while it was loaded; reboot or reload the nvidia modules"
     )
