@@ -84,8 +84,19 @@ for protocol, user in (("SERVER", pages.start_http_server), ("CLIENT", pages.tls
 assert timers.decorate(lambda given, *a, **k: given(*a, **k), lambda: 42) is not None
 """
 
+CHILD = """
+import sys
+before = set(sys.modules)
+import nodevet.checks.backends.reader_main
+import nodevet.checks.backends.host.backend
+from nodevet.checks.backends.nvidia.nvml import _import
+_import()
+unused = {"ipaddress", "locale", "msgspec.inspect", "shutil", "subprocess", "tempfile"}
+print(*sorted(unused & sys.modules.keys() - before))
+"""
 
-@pytest.mark.parametrize("program", [AGENT], ids=["agent"])
+
+@pytest.mark.parametrize("program", [AGENT, CHILD], ids=["agent", "collector"])
 def test_what_costs_memory_and_is_not_used_is_not_loaded(program: str) -> None:
     """A library that asks for more while it is imported, as a new version may, works and costs memory."""
     done = subprocess.run([sys.executable, "-I", "-c", program], capture_output=True, text=True, check=False)
