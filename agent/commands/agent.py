@@ -120,10 +120,11 @@ def _prepare() -> None:
     from nodevet.checks.reference.tables import keep_tables
     from nodevet.checks.system.descriptors import raise_descriptor_limit
     from nodevet.checks.system.procfs import refuse_foreign_proc
-    from nodevet.checks.system.threads import prove_threads
+    from nodevet.checks.system.threads import prove_threads, share_one_heap
 
     raise_descriptor_limit()
     refuse_foreign_proc()
+    share_one_heap()
     prove_threads()
     keep_tables()
     load_plans()
