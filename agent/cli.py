@@ -6,7 +6,6 @@ import argparse
 import faulthandler
 import importlib
 import os
-import pkgutil
 import sys
 import traceback
 from collections.abc import Sequence
@@ -18,6 +17,8 @@ from nodevet.agent.control.client import AgentRefused
 from nodevet.agent.daemon.init import under_init
 from nodevet.agent.terminal.output import complete_streams, say, tell
 from nodevet.checks.core.errors import ConfigurationError, NodevetError, UnreadableConfigurationError, UsageError
+from nodevet.checks.core.later import SELDOM, loaded_later
+from nodevet.checks.core.modules import modules_in
 from nodevet.checks.system.signals import begin_undisposed
 
 from . import __version__
@@ -97,12 +98,12 @@ def _run(words: list[str]) -> int:
 
 def commands() -> tuple[str, ...]:
     """Return the names of all subcommands."""
-    names = (found.name for found in pkgutil.iter_modules([str(COMMANDS)]))
-    return tuple(name.replace("_", "-") for name in names if not name.startswith("_"))
+    return tuple(name.replace("_", "-") for name in modules_in([str(COMMANDS)]) if not name.startswith("_"))
 
 
 def _module(command: str) -> ModuleType:
-    return importlib.import_module(f"nodevet.agent.commands.{command.replace('-', '_')}")
+    with loaded_later(*SELDOM):
+        return importlib.import_module(f"nodevet.agent.commands.{command.replace('-', '_')}")
 
 
 def _overview() -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from nodevet.agent.daemon.later import loaded_later
+from nodevet.checks.core.later import loaded_later
 
 
 def test_a_library_is_loaded_when_it_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,3 +38,67 @@ def test_a_library_that_is_used_at_once_is_loaded_at_once(tmp_path: Path, monkey
         assert stand_in.answer == 42
         assert importlib.import_module("heavy_two") is not stand_in
     assert sys.modules.pop("heavy_two").answer == 42
+
+
+def test_a_module_gets_what_is_known_of_a_library_that_is_not_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever asks for the same name otherwise gets the library's."""
+    (tmp_path / "heavy_three.py").write_text("answer = 42\n")
+    (tmp_path / "its_asker.py").write_text("from heavy_three import answer\n")
+    (tmp_path / "its_other.py").write_text("from heavy_three import answer\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    try:
+        with loaded_later("heavy_three", known={("its_asker", "heavy_three.answer"): 7}):
+            assert importlib.import_module("its_asker").answer == 7
+            assert "answer" not in vars(sys.modules["heavy_three"])
+            assert importlib.import_module("its_other").answer == 42
+    finally:
+        for name in ("heavy_three", "its_asker", "its_other"):
+            sys.modules.pop(name, None)
+
+
+AGENT = """
+import sys
+before = set(sys.modules)  # what an editable installation imports
+sys.modules["typing_extensions"] = None  # a package of developers, which msgspec prefers
+from argparse import Namespace
+from nodevet.agent.cli import _module
+from nodevet.checks.core.later import SELDOM
+module = _module("agent")
+module.run.__globals__["options"].configuration = lambda *_given, **_named: sys.exit(0)
+try:
+    module.run(Namespace(simulate=None, scenario=None, listen=None, interval=None, node_name=None))
+except SystemExit:
+    pass
+from nodevet.exporters.metrics.prometheus import _page_encoder
+from nodevet.checks.engine.registry import installed
+_page_encoder()
+installed()
+print(*sorted({*SELDOM, "_hashlib", "_ssl", "pickle", "prometheus_client.decorator"} & sys.modules.keys() - before))
+import prometheus_client.context_managers as timers, prometheus_client.exposition as pages, ssl
+assert pages.ssl.SSLContext is ssl.SSLContext
+import inspect
+for protocol, user in (("SERVER", pages.start_http_server), ("CLIENT", pages.tls_auth_handler)):
+    assert inspect.signature(user).parameters["protocol"].default == getattr(ssl, f"PROTOCOL_TLS_{protocol}")
+assert timers.decorate(lambda given, *a, **k: given(*a, **k), lambda: 42) is not None
+"""
+
+CHILD = """
+import sys
+before = set(sys.modules)
+import nodevet.checks.backends.reader_main
+import nodevet.checks.backends.host.backend
+from nodevet.checks.backends.nvidia.nvml import _import
+_import()
+unused = {"ipaddress", "locale", "msgspec.inspect", "shutil", "subprocess", "tempfile"}
+print(*sorted(unused & sys.modules.keys() - before))
+"""
+
+
+@pytest.mark.parametrize("program", [AGENT, CHILD], ids=["agent", "collector"])
+def test_what_costs_memory_and_is_not_used_is_not_loaded(program: str) -> None:
+    """A library that asks for more while it is imported, as a new version may, works and costs memory."""
+    done = subprocess.run([sys.executable, "-I", "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == []

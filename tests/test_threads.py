@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import resource
+import subprocess
+import sys
 
 import pytest
 
@@ -57,3 +59,27 @@ def test_a_limit_of_memory_is_named_where_there_is_one() -> None:
             prove_threads(refuse)
     finally:
         resource.setrlimit(resource.RLIMIT_AS, had)
+
+
+def test_threads_share_one_heap() -> None:
+    """The second thread that allocates at the same time takes no heap of its own."""
+    program = (
+        "import re, sys, threading\n"
+        "from nodevet.checks.system.threads import share_one_heap\n"
+        "share_one_heap() if len(sys.argv) > 1 else None\n"
+        "held, together = [], threading.Barrier(8)\n"
+        "work = lambda: (held.append(bytearray(100_000)), together.wait())\n"
+        "threads = [threading.Thread(target=work) for _ in range(8)]\n"
+        "[thread.start() for thread in threads]\n"
+        "[thread.join() for thread in threads]\n"
+        "text = open('/proc/self/maps').read()\n"
+        "bounds = [re.split('[- ]', line)[:2] for line in text.splitlines() if '---p 00000000 00:00 0' in line]\n"
+        "print(sum(32 << 20 < int(end, 16) - int(begin, 16) < 64 << 20 for begin, end in bounds))\n"
+    )
+    alone, together = (
+        int(subprocess.run([sys.executable, "-I", "-c", program, *more], capture_output=True, check=True).stdout)
+        for more in ([], ["x"])
+    )
+    if alone == 0:
+        pytest.skip("the C library gives threads no heaps of their own")
+    assert together == 0

@@ -58,10 +58,10 @@ def run(arguments: argparse.Namespace, *, stands_for_kernel: bool = False, spawn
     # structlog imports rich for its console where it can, which takes 5 MiB: it is unimportable in this process.
     cast("dict[str, ModuleType | None]", sys.modules).setdefault("rich", None)
     from nodevet.agent.config.settings import Configuration
-    from nodevet.agent.daemon.later import loaded_later
+    from nodevet.checks.core.later import SELDOM, loaded_later
 
-    # structlog and http.server import them for functions that are called seldom or never: 3 MiB.
-    with loaded_later("asyncio", "html"):
+    # What structlog raises where a logger is to be pickled.
+    with loaded_later(*SELDOM, "pickle", known={("structlog._output", "pickle.PicklingError"): TypeError}):
         from nodevet.agent.daemon.loop import Daemon
     from nodevet.agent.daemon.reload import Reread
     from nodevet.agent.simulated.node import Simulate, simulated_configuration
@@ -120,10 +120,11 @@ def _prepare() -> None:
     from nodevet.checks.reference.tables import keep_tables
     from nodevet.checks.system.descriptors import raise_descriptor_limit
     from nodevet.checks.system.procfs import refuse_foreign_proc
-    from nodevet.checks.system.threads import prove_threads
+    from nodevet.checks.system.threads import prove_threads, share_one_heap
 
     raise_descriptor_limit()
     refuse_foreign_proc()
+    share_one_heap()
     prove_threads()
     keep_tables()
     load_plans()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import errno
-import hashlib
 import os
 import re
 import socket
@@ -20,6 +19,7 @@ from typing import Any
 import msgspec
 import msgspec.inspect
 
+from nodevet.checks.core.digest import sha256
 from nodevet.checks.core.documents import decoded_toml
 from nodevet.checks.core.errors import ConfigurationError, RegistryError, UnreadableConfigurationError
 from nodevet.checks.engine.registry import Check
@@ -130,7 +130,7 @@ def load_configuration(
 def digest(configuration: Configuration) -> str:
     """Return sixteen hexadecimal digits that change when any setting does; where the file lies is no setting."""
     plain = msgspec.to_builtins(msgspec.structs.replace(configuration, file=None), enc_hook=msgspec.to_builtins)
-    return hashlib.sha256(msgspec.json.encode(plain, order="deterministic")).hexdigest()[:16]
+    return sha256(msgspec.json.encode(plain, order="deterministic")).hex()[:16]
 
 
 def _runtime_directory(merged: Mapping[str, Any]) -> Path | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import selectors
 import socket
@@ -21,6 +20,7 @@ from nodevet.agent.readers.supervisor import Supervisor
 from nodevet.agent.readers.telling import Take
 from nodevet.agent.readers.witness import Surroundings
 from nodevet.checks.core.clock import Clock
+from nodevet.checks.core.digest import sha256
 from nodevet.checks.core.errors import UsageError
 from nodevet.checks.core.guard import Guard
 from nodevet.checks.core.model import AgentInfo, Instant, Mode, Modes
@@ -168,7 +168,7 @@ def _rules_digest(configured: Sequence[ConfiguredCheck], modes: Modes) -> str:
     text = [f"{__version__} {os.uname().machine}"]
     for name, module, policy in ((entry.check.name, entry.check.module, entry.policy) for entry in configured):
         text.append(f"{name} {module} {modes.of(name).value} {msgspec.json.encode(policy).decode()}")
-    return hashlib.sha256("\n".join(text).encode()).hexdigest()[:16]
+    return sha256("\n".join(text).encode()).hex()[:16]
 
 
 def ttl_seconds(agent: AgentSettings) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Callable
 from typing import Protocol
@@ -14,6 +13,7 @@ from nodevet.agent.load.prober import PLAN, Prober
 from nodevet.agent.load.recorder import LoadRecorder
 from nodevet.agent.services.protocol import Service
 from nodevet.agent.simulated.prober import SimulatedProber
+from nodevet.checks.core.digest import sha256
 from nodevet.checks.core.model import AgentInfo, Instant, Result, Snapshot
 from nodevet.exporters.documents.schema import burn_in_document
 from nodevet.exporters.documents.types import BurnInDocument
@@ -84,7 +84,7 @@ class Loads(Service):
         """
         if self.prober.running:
             return None
-        name = hashlib.sha256(msgspec.json.encode(results)).digest()
+        name = sha256(msgspec.json.encode(results))
         if self._answered is None or self._answered[0] != name:
             self._answered = (name, self._documented(self._take_results(results), plan))
         return self._answered[1]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import selectors
 from collections.abc import Callable, Iterable
@@ -12,6 +11,7 @@ from nodevet.agent.config.settings import LoadSettings
 from nodevet.checks.burnin.launch import burn_command, compute_kind
 from nodevet.checks.burnin.plan import GemmRequest, requests_for
 from nodevet.checks.core.clock import Clock
+from nodevet.checks.core.digest import sha256
 from nodevet.checks.core.errors import NodevetError
 from nodevet.checks.core.model import Device, DeviceKind, Instant, Result, ResultState, Snapshot
 from nodevet.checks.core.wire import Note
@@ -240,7 +240,7 @@ def _in_part(results: Iterable[Result]) -> str:
 
 def phase_of_day(node: str, interval_seconds: float) -> float:
     """Return this node's own moment within the interval, so that a fleet does not probe all at once."""
-    digest = hashlib.sha256(node.encode()).digest()
+    digest = sha256(node.encode())
     return int.from_bytes(digest[:8]) / 2**64 * interval_seconds
 
 

@@ -8,6 +8,10 @@ agent reports the last call and the last line of standard error.
 
 from __future__ import annotations
 
+from . import lean  # noqa: F401 (before the libraries that it keeps small)
+
+# isort: split
+
 import contextlib
 import importlib
 import select

@@ -6,8 +6,8 @@ A request is sent to the load child as the parameters of ``Burn``; the child run
 from __future__ import annotations
 
 import functools
-import importlib.resources
 import tomllib
+from pathlib import Path
 
 import msgspec
 
@@ -77,7 +77,7 @@ class GemmRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 @functools.cache
 def load_plans() -> dict[str, Plan]:
     """Return every plan by name. Raises ReferenceDataError where the file of the package is malformed."""
-    resource = importlib.resources.files("nodevet.checks.reference").joinpath("plans.toml")
+    resource = Path(__file__).parents[1] / "reference" / "plans.toml"
     try:
         return msgspec.convert(tomllib.loads(resource.read_text(encoding="utf-8")), dict[str, Plan])
     except (OSError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:

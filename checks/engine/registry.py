@@ -9,7 +9,7 @@ module that declares some. A distribution whose checks cannot be loaded is liste
 from __future__ import annotations
 
 import importlib
-import pkgutil
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -23,6 +23,7 @@ import msgspec
 from nodevet.checks.core.errors import RegistryError
 from nodevet.checks.core.guard import Bug, attempt
 from nodevet.checks.core.model import Finding
+from nodevet.checks.core.modules import modules_in
 from nodevet.checks.core.overrun import Overrun, within
 from nodevet.checks.core.quantities import QUANTITIES
 
@@ -103,9 +104,7 @@ def load(modules: Iterable[object]) -> tuple[Check, ...]:
 def discover() -> tuple[Check, ...]:
     """Return nodevet's own checks: one per file of ``health/``."""
     package = importlib.import_module("nodevet.checks.health")
-    return load(
-        importlib.import_module(f"{package.__name__}.{entry.name}") for entry in pkgutil.iter_modules(package.__path__)
-    )
+    return load(importlib.import_module(f"{package.__name__}.{name}") for name in modules_in(package.__path__))
 
 
 def installed(watch: Watch = UNWATCHED) -> tuple[Check, ...]:
@@ -116,7 +115,9 @@ def installed(watch: Watch = UNWATCHED) -> tuple[Check, ...]:
     """
     found = {declared.name: declared for declared in discover()}
     places: dict[str, EntryPoint] = {}
-    for distribution in distributions():
+    # Python's path names an archive that hardly ever exists, for which importlib would load zipfile.
+    there = [place for place in sys.path if os.path.exists(place or os.curdir)]  # noqa: PTH110 (Path raises EACCES)
+    for distribution in distributions(path=there):
         points = attempt(partial(_points, distribution))
         if isinstance(points, Bug):
             name = str(attempt(lambda: distribution.metadata["Name"]))  # noqa: B023 (called at once)

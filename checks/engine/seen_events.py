@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
-
 import msgspec
 
+from nodevet.checks.core.digest import blake2b
 from nodevet.checks.core.model import Event
 from nodevet.checks.core.readings import MAXIMUM_EVENTS
 
@@ -33,7 +32,7 @@ class SeenEvents:
     def admit(self, event: Event) -> bool:
         """Return whether *event* is new, and record it if so."""
         words = msgspec.msgpack.encode((event.sequence, event.code, event.device, event.text))
-        new = SeenEvent(event.source, event.time.boot_id, hashlib.blake2b(words, digest_size=8).digest())
+        new = SeenEvent(event.source, event.time.boot_id, blake2b(words, 8))
         known = self._seen_events.setdefault(new.source, {})
         if new in known:
             return False

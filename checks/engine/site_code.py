@@ -6,7 +6,6 @@ and without a word. So a watch is told before such code runs, and says what must
 
 from __future__ import annotations
 
-import hashlib
 import os
 import sys
 import threading
@@ -19,6 +18,7 @@ from itertools import islice
 from types import TracebackType
 from typing import NamedTuple, TypeVar
 
+from nodevet.checks.core.digest import sha256
 from nodevet.checks.core.guard import Bug, attempt, one_line
 
 Returned = TypeVar("Returned")
@@ -60,7 +60,7 @@ class SiteCode(NamedTuple):
     def version(self) -> str:
         """Return sixteen hexadecimal digits that change when a file of the module or its distribution does."""
         lines = attempt(lambda: "\n".join(self._lines()))
-        return hashlib.sha256(str(lines).encode("utf-8", "backslashreplace")).hexdigest()[:16]
+        return sha256(str(lines).encode("utf-8", "backslashreplace")).hex()[:16]
 
     def _lines(self) -> Iterator[str]:
         distribution = self.distribution

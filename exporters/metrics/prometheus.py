@@ -12,10 +12,11 @@ from __future__ import annotations
 import gzip
 import threading
 from collections.abc import Callable, Iterable
-from functools import partial
-from typing import TYPE_CHECKING
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any
 
 from nodevet.checks.core.guard import Guard
+from nodevet.checks.core.later import SELDOM, loaded_later
 from nodevet.checks.core.model import Snapshot
 
 from .family import Family, Maker, kept
@@ -30,6 +31,26 @@ if TYPE_CHECKING:
 CONTENT_TYPE_TEXT = "text/plain; version=0.0.4; charset=utf-8"
 CONTENT_TYPE_OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 """Content types of the page, for any version or escaping that a scraper requests: the names need no escaping."""
+
+
+def _decorate(*given: Any) -> Any:
+    from prometheus_client.decorator import decorate
+
+    return decorate(*given)  # type: ignore[no-untyped-call]
+
+
+_EXPOSITION = "prometheus_client.exposition"
+_KNOWN = {
+    (_EXPOSITION, "ssl.SSLContext"): object,
+    (_EXPOSITION, "ssl.TLSVersion"): object,
+    (_EXPOSITION, "ssl.PROTOCOL_TLS_CLIENT"): 16,
+    (_EXPOSITION, "ssl.PROTOCOL_TLS_SERVER"): 17,
+    ("prometheus_client.context_managers", "prometheus_client.decorator.decorate"): _decorate,
+}
+"""What prometheus_client asks for while it is imported: annotations, default values, and a function for its timers.
+
+The numbers are those of Python's _ssl.c. They save the import of ssl and inspect, which takes 5 MiB.
+"""
 
 
 def families(snapshot: Snapshot, *, detail: bool = False, guard: Guard | None = None) -> list[Family]:
@@ -80,13 +101,18 @@ class MetricsPage:
             if compressed:
                 page = gzip.compress(self._page(snapshot, openmetrics, False), compresslevel=1, mtime=0)
             else:
-                from .encoding import PageEncoder
-
                 found = families(snapshot, detail=self._detail, guard=self._guard)
-                encoder = self._encoders.setdefault(openmetrics, PageEncoder(openmetrics=openmetrics))
+                encoder = self._encoders.setdefault(openmetrics, _page_encoder()(openmetrics=openmetrics))
                 page = encoder.page(found, self._guard)
             self._pages[openmetrics, compressed] = page
         return page
+
+
+@cache
+def _page_encoder() -> type[PageEncoder]:
+    with loaded_later(*SELDOM, "prometheus_client.decorator", known=_KNOWN):
+        from .encoding import PageEncoder
+    return PageEncoder
 
 
 def _append(found: list[Family], make: Callable[[], Iterable[Family]]) -> None:

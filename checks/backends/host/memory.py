@@ -10,9 +10,11 @@ import os
 import re
 import warnings
 
-import psutil
-
 from nodevet.checks.backends.tree import Tree
+from nodevet.checks.core.later import loaded_later
+
+with loaded_later("locale", "subprocess"):  # for psutil.Popen
+    import psutil
 
 MEMINFO = "proc/meminfo"
 _AVAILABLE = re.compile(r"^MemAvailable:", re.MULTILINE)

@@ -22,6 +22,7 @@ import msgspec
 from nodevet.checks.backends.base import BackendError, imported
 from nodevet.checks.backends.driver_errors import Asked, code_names, evidence, failed, of_kind
 from nodevet.checks.core.guard import Bug, attempt
+from nodevet.checks.core.later import loaded_later
 from nodevet.checks.core.model import FailureKind, Part, Reading, ReadingStatus, Scalar
 from nodevet.checks.core.quantities import IMPLAUSIBLE
 from nodevet.checks.core.wire import Progress
@@ -501,7 +502,8 @@ def is_deleted_mount(mounts: str) -> bool:
 
 def _import() -> Any:
     try:
-        import pynvml
+        with loaded_later("shutil", "subprocess", "tempfile"):  # what ctypes.util is made for elsewhere: 1 MiB
+            import pynvml
     except ImportError as error:
         if error.name not in (None, "pynvml"):
             raise
