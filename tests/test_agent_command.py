@@ -231,7 +231,7 @@ def test_boards_on_the_bus_that_no_command_lists_are_not_passed_over(tmp_path: P
     with running:
         status = running.wait_for(is_ready)
         assert status["verdict"] == "unknown"
-        assert "1 habana accelerators, not read: 0000:4e:00.0 (bound to habanalabs)" in status["reason"]
+        assert "1 habana accelerator, not read: 0000:4e:00.0 (bound to habanalabs)" in status["reason"]
         assert "add a command backend" in status["reason"]
         tool.print(*gaudi)
         status = running.wait_for_verdict("ok")
