@@ -116,6 +116,26 @@ def test_amd_boards_of_one_uuid_say_so_until_they_have_their_own(tmp_path: Path)
     assert not any(device.shares_uuid for device in devices)
 
 
+def test_boards_are_asked_for_their_links_again_when_others_came(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A board has links to those that are listed: what was read while others were missing is not whole."""
+    driver = AmdDriver(*((amd_pci(slot), f"U{slot}") for slot in range(3)))
+    backend, asked = amd_backend(driver, tmp_path), list[int]()
+    identified = backend._identified
+
+    def note(index: int, *rest: Any) -> Any:
+        asked.append(index)
+        return identified(index, *rest)
+
+    monkeypatch.setattr(backend, "_identified", note)
+    for count, expected in ((3, [0, 1, 2]), (3, []), (5, [0, 1, 2, 3, 4]), (5, [])):
+        driver.boards = [(amd_pci(slot), f"U{slot}") for slot in range(count)]
+        asked.clear()
+        assert len(backend.devices()) == count
+        assert asked == expected
+
+
 class NvidiaDriver(Driver):
     """Boards that are counted, and of which some do not open."""
 

@@ -111,3 +111,13 @@ def test_the_module_is_asked_of_the_part_whose_wait_it_is(module_of: int, is_bla
     """A call that waits for a thread, which waits in a function of the driver's module."""
     shown = Shown(Wait(Leads.INSIDE, what="futex"), UNKNOWN, module_of=module_of)
     assert (watch_of(shown) == "") is is_blamed
+
+
+@pytest.mark.parametrize("in_call", [False, True])
+def test_a_reader_between_two_calls_waits_for_the_agent(in_call: bool) -> None:
+    """Its wait is no cause for which the next call would be excused."""
+    beat = cast(Heartbeat, SimpleNamespace(want=lambda **_how: None))
+    child = cast(Child, SimpleNamespace(pid=READER, call_number=1, in_call=in_call))
+    watch = CallWatch(SteppedClock(), Shown(LISTENS, LISTENS), beat, "nvidia")
+    watch.look(child)
+    assert bool(watch.cause(child)) is in_call

@@ -10,7 +10,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 from fakes.site_tool import SettableTool, device, temperature
-from fakes.views import at, reader
+from fakes.views import at, gpu, reader
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -32,6 +32,7 @@ from nodevet.checks.core.model import (
 from nodevet.checks.engine.baseline import recognised, remember
 from nodevet.checks.engine.engine import ConfiguredCheck, Engine
 from nodevet.checks.engine.registry import discover
+from nodevet.checks.engine.renamed import same_boards
 from nodevet.checks.engine.view import Cadence, KnownDevices
 from nodevet.exporters.statefile.reader import StateFile, parse
 from nodevet.exporters.statefile.writer import state_text
@@ -509,3 +510,21 @@ def test_a_board_that_does_not_come_after_a_boot_is_gone(site: Site) -> None:
     site.seconds = SINCE_BOOT + 30
     snapshot = site.round(*all_of_them[:2])
     assert (snapshot.verdict.state, is_hard(snapshot)) == (State.FAILED, True)
+
+
+def test_a_board_is_known_by_the_name_that_it_was_called_last() -> None:
+    """Every index has moved by one since the boards were first listed; now none of them tells a serial."""
+    known = [
+        msgspec.structs.replace(
+            gpu(),
+            id=f"acme:hl{n}",
+            called=f"acme:hl{n + 1}",
+            backend="command.acme",
+            uuid=None,
+            pci=None,
+            serial=f"S{n}",
+        )
+        for n in range(3)
+    ]
+    told = [msgspec.structs.replace(entry, id=entry.called, called=None, serial=None) for entry in known]
+    assert same_boards(known, told) == {"acme:hl1": "acme:hl0", "acme:hl2": "acme:hl1", "acme:hl3": "acme:hl2"}
