@@ -136,6 +136,25 @@ def test_boards_are_asked_for_their_links_again_when_others_came(
         assert asked == expected
 
 
+def test_a_part_that_is_skipped_keeps_its_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A board of four parts, of which the second one hung: it is not touched, and the others are not called by it."""
+    backend = amd_backend(AmdDriver(*((amd_pci(0), "U") for _ in range(4))), tmp_path)
+    every = ["U", "U/partition-1", "U/partition-2", "U/partition-3"]
+    assert [device.id for device in backend.devices()] == every
+    backend, asked = amd_backend(AmdDriver(*((amd_pci(0), "U") for _ in range(4))), tmp_path), list[int]()
+    backend._skipped = frozenset({"U/partition-2"})
+    identified = backend._identified
+
+    def note(index: int, *rest: Any) -> Any:
+        asked.append(index)
+        return identified(index, *rest)
+
+    monkeypatch.setattr(backend, "_identified", note)
+    for _ in range(2):
+        assert [device.id for device in backend.devices()] == [name for name in every if name != "U/partition-2"]
+    assert 2 not in asked
+
+
 class NvidiaDriver(Driver):
     """Boards that are counted, and of which some do not open."""
 

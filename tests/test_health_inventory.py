@@ -314,7 +314,7 @@ def test_board_is_not_driverless_while_its_reader_starts() -> None:
 @pytest.mark.parametrize("driver", LENT_DRIVERS)
 def test_board_lent_to_a_virtual_machine_is_no_fault(driver: str) -> None:
     """vfio-pci or its like holds it for a guest; Grace boards have one of their own."""
-    assert {"vfio-pci", "nvgrace_gpu_vfio_pci"} <= set(LENT_DRIVERS)
+    assert {"vfio-pci", "nvgrace_gpu_vfio_pci", "pciback", "gim"} <= set(LENT_DRIVERS)
     view = driverless(ReaderState.ABSENT, FailureKind.NO_DEVICES, driver)
     assert of(judge("inventory", view), "driver.missing", NODE).outcome is SKIPPED
 

@@ -140,5 +140,5 @@ def test_a_command_that_begins_to_tell_an_address_that_another_reader_lists_make
     for _ in range(3):
         desk.present(after)
         done = desk.round()
-    failed = [(entry.code, entry.message) for entry in done.snapshot.findings if entry.outcome.value == "fail"]
-    assert not failed, failed
+        failed = [(entry.code, entry.message) for entry in done.snapshot.findings if entry.outcome.value == "fail"]
+        assert not failed, failed

@@ -528,3 +528,36 @@ def test_a_board_is_known_by_the_name_that_it_was_called_last() -> None:
     ]
     told = [msgspec.structs.replace(entry, id=entry.called, called=None, serial=None) for entry in known]
     assert same_boards(known, told) == {"acme:hl1": "acme:hl0", "acme:hl2": "acme:hl1", "acme:hl3": "acme:hl2"}
+
+
+def test_a_board_whose_bus_was_numbered_anew_is_known_by_its_serial() -> None:
+    """The number of the chip stays; another UUID of the same form, or another serial, is another board."""
+    board = msgspec.structs.replace(gpu(), id="acme:a", backend="command.acme", uuid=None, serial="S1")
+    moved = msgspec.structs.replace(board, id="0000:99:00.0", pci="0000:99:00.0")
+    assert same_boards([board], [moved]) == {"0000:99:00.0": "acme:a"}
+    assert same_boards([board], [msgspec.structs.replace(moved, serial="S2")]) == {}
+    assert same_boards([board], [msgspec.structs.replace(moved, serial=None)]) == {}
+
+
+@pytest.mark.parametrize(
+    ("boot", "listed", "instead"),
+    [
+        ("boot-2", ("a", "b", "d"), {"c": ("d",)}),
+        ("boot-2", ("a", "d", "e"), {"b": ("d", "e"), "c": ("d", "e")}),
+        ("boot-2", ("a", "d"), {"b": (), "c": ()}),
+        ("boot-2", ("a", "b"), {"c": ()}),
+        ("boot-1", ("a", "b", "d"), {"c": ()}),
+    ],
+)
+def test_addresses_that_a_boot_numbered_anew_prove_no_loss(
+    boot: str, listed: tuple[str, ...], instead: dict[str, tuple[str, ...]]
+) -> None:
+    """As many new boards as are missing may be those; within one boot no address changes."""
+
+    def boards(names: tuple[str, ...]) -> list[Device]:
+        board = msgspec.structs.replace(gpu(), backend="command.acme", uuid=None, serial=None)
+        return [msgspec.structs.replace(board, id=name, pci=f"0000:{name * 2}:00.0") for name in names]
+
+    memory = remember(KnownDevices({}), boards(("a", "b", "c")), {}, at(boot="boot-1"))
+    seen = remember(memory, boards(listed), {}, at(100, boot=boot)).seen
+    assert {name: seen[name].instead for name in ("a", "b", "c") if seen[name].unlisted} == instead

@@ -372,12 +372,15 @@ class Reader:
         self._blame.starts()
         self._change(state=self._state_before_answer)
         skipped = self.rounds.quarantine.skipped
-        addresses = (device.pci for device in self.rounds.devices if device.id in skipped and device.pci)
+        shared = {device.pci for device in self.rounds.devices if device.id not in skipped}  # by parts of one board
+        addresses = (
+            device.pci for device in self.rounds.devices if device.id in skipped and device.pci not in {None, *shared}
+        )
         self._child.send(
             Start(
                 self._plan.stand_in or self._plan.backend,
                 root=self._plan.root,
-                skip=(*skipped, *addresses),
+                skip=(*skipped, *filter(None, addresses)),
                 last=self.rounds.quarantine.suspects,
                 leave_out=self.rounds.left_out.names,
                 prove=self._blame.to_prove,

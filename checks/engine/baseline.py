@@ -124,7 +124,7 @@ def remember(
     names = named(memory, devices, duplicates)
     renamed = {name: memory.seen[key] for key, name in names.items()}
     kept = {key: entry for key, entry in memory.seen.items() if key not in names}
-    seen = listed_now(kept, devices, duplicates)
+    seen = listed_now(kept, devices, duplicates, now.boot_id)
     for device in without_numbers(memory, devices):
         known = seen.get(device.id) or renamed.get(device.id)
         up = tuple(sorted({*(known.links_up if known else ()), *links_up.get(device.id, ())}))

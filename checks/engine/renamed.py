@@ -65,11 +65,14 @@ def _by(witness: Callable[[Device], Hashable], devices: Iterable[Device]) -> dic
 
 
 def _may_be_one(board: Device, device: Device) -> bool:
-    """Return whether no identifier that both report differs; with equal serials the UUID may have another format."""
+    """Return whether no identifier that both report differs.
+
+    With equal serials the UUID may have another format, and the address another bus: a boot may number them anew.
+    """
     serial = compared_serial(device.serial)
-    is_called = None in (board.uuid, device.uuid) or board.uuid == device.uuid
-    is_named = is_called or (serial is not None and serial == compared_serial(board.serial))
-    is_there = None in (board.pci, device.pci) or board.pci == device.pci
+    is_same_chip = serial is not None and serial == compared_serial(board.serial)
+    is_named = None in (board.uuid, device.uuid) or board.uuid == device.uuid or is_same_chip
+    is_there = None in (board.pci, device.pci) or board.pci == device.pci or is_same_chip
     is_like = (board.kind, board.vendor) == (device.kind, device.vendor)
     return is_like and is_there and is_named and not are_other_boards(board.serial, device.serial)
 
@@ -136,12 +139,16 @@ def are_all_renamed(before: Iterable[str], now: Iterable[str]) -> bool:
 
 
 def listed_now(
-    seen: Mapping[str, Seen], devices: Iterable[Device], duplicates: Iterable[tuple[Device, Device]] = ()
+    seen: Mapping[str, Seen],
+    devices: Iterable[Device],
+    duplicates: Iterable[tuple[Device, Device]] = (),
+    boot_id: str | None = None,
 ) -> dict[str, Seen]:
     """Return *seen* updated by the present lists of commands: unlisted devices, and new ones that replaced all of them.
 
     Only devices that were never listed together with them can replace them. A device of a command that another backend
-    lists too (*duplicates*) has its name there.
+    lists too (*duplicates*) has its name there. After a boot, *boot_id*, some may be replaced alone: it may number the
+    buses anew, and a device without UUID and serial has its address as its name.
     """
     present: dict[str, set[str]] = {}
     named = [(device, device.id) for device in devices] + [(left_out, kept.id) for left_out, kept in duplicates]
@@ -154,8 +161,12 @@ def listed_now(
         before = {key for key, entry in known.items() if not entry.unlisted}
         are_new = all(key not in known or before <= set(known[key].instead) for key in now)
         are_other = are_new and are_all_renamed(before, now)
+        moved = {key for key in before - now if boot_id is not None and known[key].last.boot_id != boot_id}
+        others = now - known.keys()
         for key, entry in known.items():
             instead = tuple(sorted(now)) if are_other and (key in before or entry.instead) else entry.instead
+            if key in moved and len(others) >= len(moved):
+                instead = tuple(sorted(others))
             fresh = (False, ()) if key in now else (True, instead)
             if (entry.unlisted, entry.instead) != fresh:
                 found[key] = msgspec.structs.replace(entry, unlisted=fresh[0], instead=fresh[1])

@@ -10,9 +10,12 @@ from nodevet.checks.core.model import Action
 
 from .tables import load_table
 
-LENT_DRIVERS = ("vfio-pci", "nvgrace_gpu_vfio_pci", "xen-pciback", "pci-stub")
-"""Drivers that pass a device through to a virtual machine. The second is that of Grace boards: Linux,
-drivers/vfio/pci/nvgrace-gpu, by the name of its module."""
+LENT_DRIVERS = ("vfio-pci", "nvgrace_gpu_vfio_pci", "pciback", "xen-pciback", "pci-stub", "gim")
+"""Drivers that pass a device through to a virtual machine, by the names of driver and module.
+
+That of Grace boards is in Linux, drivers/vfio/pci/nvgrace-gpu; that of Xen in drivers/xen/xen-pciback
+(PCISTUB_DRIVER_NAME); gim is AMD's for the shares of a board (SR-IOV).
+"""
 
 
 class Vendor(msgspec.Struct, frozen=True, kw_only=True):

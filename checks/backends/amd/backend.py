@@ -14,6 +14,7 @@ The kernel log reports the events: AMD SMI has no event that is not also a line 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -100,6 +101,8 @@ class AmdBackend:
         self._remembered: dict[str, _Gpu] = {}
         self._skipped = names_in(context, "skip")
         self._listed = 0
+        self._handles_at = Counter[str]()
+        """How many handles this enumeration has met at each PCI address: the first is the board, the rest its parts."""
         self.versions = self._read_versions()
 
     def devices(self) -> tuple[Device, ...]:
@@ -112,6 +115,7 @@ class AmdBackend:
                 known.complete = False
         found: dict[str, _Gpu] = {}
         silent: list[tuple[int, BackendError]] = []
+        self._handles_at.clear()
         for index, handle in enumerate(handles):
             try:
                 gpu = self._open(index, handle, found)
@@ -217,6 +221,12 @@ class AmdBackend:
         sleeper = next((gpu for gpu in self._remembered.values() if gpu.stands_for(index, pci, None)), None)
         if sleeper is not None and asleep(self._tree, pci):
             return None if self._skipped & {pci, sleeper.name} else self._again(sleeper, handle)
+        place = _place(pci)
+        number = self._handles_at[place]
+        self._handles_at[place] += 1
+        board = _board_at(place, found)
+        if number and board is not None and self._skipped & {_part_of(board, number)}:
+            return None
         failures = self._library.failures
         name = self._library.optional(target, "amdsmi_get_gpu_device_uuid") or None
         if self._skipped & {pci, name}:
@@ -244,7 +254,7 @@ class AmdBackend:
         except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
             text = f"{target.label}: its identity cannot be understood: {type(error).__name__} {error}"
             raise BackendError(FailureKind.ERROR, text) from error
-        device = _below(device, found)
+        device = _below(device, found, self._handles_at[_place(pci)] - 1)
         target.label = name_of(device)
         gpu = _Gpu(index, target, device, name)
         gpu.in_tree = listed(self._tree, device)
@@ -330,16 +340,24 @@ def _boards(tree: Tree) -> list[Device]:
     )
 
 
-def _below(device: Device, found: dict[str, _Gpu]) -> Device:
-    """Return *device*, as a partition of the GPU at the same place where there is one already."""
-    boards = (gpu.device for gpu in found.values() if gpu.device.parent is None)
-    board = next((board for board in boards if _place(board) == _place(device)), None)
+def _below(device: Device, found: dict[str, _Gpu], number: int) -> Device:
+    """Return *device*, the handle of that *number* at its place, as a part of the GPU there if there is one already."""
+    board = _board_at(_place(device.pci), found)
     if board is None:
         return device
-    number = sum(gpu.device.parent == board.id for gpu in found.values()) + 1
-    own = device.id if device.id not in found else f"{board.id}/partition-{number}"
+    own = device.id if device.id not in found else _part_of(board, number)
     return msgspec.structs.replace(device, id=own, parent=board.id, links=(), firmware=())
 
 
-def _place(device: Device) -> str:
-    return (device.pci or "").split(".")[0]
+def _board_at(place: str, found: dict[str, _Gpu]) -> Device | None:
+    boards = (gpu.device for gpu in found.values() if gpu.device.parent is None)
+    return next((board for board in boards if _place(board.pci) == place), None)
+
+
+def _part_of(board: Device, number: int) -> str:
+    """Return the id of a part that has none of its own; a part that is skipped keeps its number."""
+    return f"{board.id}/partition-{number}"
+
+
+def _place(pci: str | None) -> str:
+    return (pci or "").split(".")[0]
