@@ -45,7 +45,7 @@ from nodevet.checks.core.model import (
 )
 from nodevet.checks.engine.check_run import ConfiguredCheck, run_check
 from nodevet.checks.engine.registry import Check, discover
-from nodevet.checks.engine.reuse import Asked, Reuse, looked
+from nodevet.checks.engine.reuse import Asked, Reuse, dated, looked
 from nodevet.checks.engine.view import Cadence, KernelLogState, View
 from nodevet.checks.health.links import Links
 
@@ -134,6 +134,64 @@ CHANGED: Mapping[str, View] = {
     ),
 }
 """Whatever a look may see of a device, changed by itself."""
+
+
+class DatedEye(Eye):
+    """A look that tells no time but as that of its evidence."""
+
+    def __call__(self, asked: Asked, policy: Policy) -> Iterator[Finding]:
+        """Yield what was answered, in words, apart from the time of its sample."""
+        self.looks += 1
+        for quantity in self.quantities:
+            for observation in asked.observations(quantity):
+                words = (observation.reading, observation.name, observation.growth, observation.occurrence)
+                yield Finding(
+                    check="eye",
+                    code=quantity,
+                    outcome=Outcome.PASS,
+                    message=f"{words} {policy} {asked.device}",
+                    evidence_time=observation.time,
+                )
+
+
+def dated_twice(first: View, second: View, *quantities: str) -> tuple[list[Finding], int]:
+    """Return what a dated look finds in *second*, after it looked at *first*, and how often it was taken."""
+    reuse, eye = Reuse(), DatedEye(*quantities)
+    for view in (first, second):
+        reuse.turn()
+        found = dated(msgspec.structs.replace(view, reuse=reuse), eye, view.devices[0], Policy())
+        assert found == dated(view, DatedEye(*quantities), view.devices[0], Policy())
+    return list(found), eye.looks
+
+
+IN_ANOTHER_BOOT = msgspec.structs.replace(
+    VIEW,
+    now=at(1, boot="another"),
+    samples={key: msgspec.structs.replace(entry, time=at(1, boot="another")) for key, entry in VIEW.samples.items()},
+)
+
+
+@pytest.mark.parametrize("name", [*CHANGED, "the same in another boot"])
+def test_a_dated_look_finds_what_it_would_find_again(name: str) -> None:
+    """Whatever changed; a later sample that reads the same, or another growth, needs no second look."""
+    then = CHANGED.get(name, IN_ANOTHER_BOOT)
+    found, looks = dated_twice(VIEW, then, REPLAYS[0])
+    is_same = name in ("the same in another sample", "another growth", "growth that is over")
+    assert looks == (1 if is_same else 2)
+    assert all(finding.evidence_time in (None, then.samples[GPU, "fast"].time) for finding in found)
+
+
+def test_a_dated_look_at_two_samples_is_taken_again() -> None:
+    """The evidence of each of its findings has the time of its own sample."""
+    part = {key: value for key, value in GPU_READINGS.items() if key == ("pcie_replays", PCIE)}
+    slow = sample(gpu(), part, group="slow")
+    views = [
+        msgspec.structs.replace(view, samples={**view.samples, (GPU, "slow"): slow})
+        for view in (healthy({("pcie_replays", PCIE): None}), later_sample(healthy({("pcie_replays", PCIE): None})))
+    ]
+    found, looks = dated_twice(*views, REPLAYS[0], "pcie_replays")
+    assert looks == 2
+    assert {finding.evidence_time for finding in found} == {at(), at(1)}
 
 
 def unanswered(detail: str) -> View:

@@ -20,7 +20,7 @@ from nodevet.checks.backends.base import BackendError
 from nodevet.checks.backends.driver_errors import Asked, code_names
 from nodevet.checks.backends.nvidia import items as nvidia_items
 from nodevet.checks.backends.nvidia import nvml
-from nodevet.checks.backends.sound import sound_device, sound_readings, sound_sample, sound_text
+from nodevet.checks.backends.sound import Checked, sound_device, sound_readings, sound_sample, sound_text
 from nodevet.checks.core.guard import Bug, attempt
 from nodevet.checks.core.model import (
     WHOLE,
@@ -176,6 +176,29 @@ def test_a_name_that_a_driver_gives_a_part_may_be_no_text() -> None:
         ("vendor:a\\udcfe", 40.0),
         ("vendor:b", 40.0),
     ]
+
+
+POOL = [
+    *(Reading("temperature_celsius", value, Part(PartKind.SENSOR, "core")) for value in (40.0, 41.0, 1e9, -1e9)),
+    *(Reading("temperature_celsius", 40.0, Part(PartKind.SENSOR, f"vendor:{name}")) for name in ("a", "a\udcff")),
+    Reading("compute_process_ids", "1,2", WHOLE),
+    Reading("compute_process_ids", "\udcff\x00", WHOLE),
+    Reading("memory_used_bytes", 2**64 + 1, WHOLE),
+    Reading("partitioned", True, WHOLE),
+    Reading("ecc_enabled", None, WHOLE, ReadingStatus.ERROR, "\udcfe"),
+]
+
+
+@given(st.lists(st.lists(st.integers(0, len(POOL) - 1), max_size=6), max_size=8))
+def test_what_was_checked_before_is_sent_as_if_it_was_checked_again(rounds: list[list[int]]) -> None:
+    """Whichever objects of earlier samples a backend returns again, in any order and number."""
+    checked = Checked()
+    for number, chosen in enumerate(rounds):
+        told = [POOL[index] for index in chosen]
+        readings = checked.readings(told)
+        assert readings == sound_readings(told)
+        sample = Sample("b", "g", "d", number, Instant("boot", number, 1.0), 0.1, readings)
+        assert checked.sample(sample) == sound_sample(sample)
 
 
 def test_a_pci_text_that_is_none_is_no_address() -> None:

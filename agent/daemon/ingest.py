@@ -56,7 +56,9 @@ class Ingest(Service):
         self._listed: dict[str, tuple[Device, ...]] = {}
         self._untaken: frozenset[str] = frozenset()
         self._unknown: set[str] = set()
-        self._has_readings = self._has_news = False
+        self._has_news = False
+        self.has_readings = False
+        """Whether readings came since the last ``tick``."""
         self.supervisor = supervise(self.take)
 
     def take(self, told: Told) -> None:
@@ -65,14 +67,14 @@ class Ingest(Service):
             case Sample():
                 part = f"intake of {told.group} of {told.device}"
                 self._guard.run(part, partial(self._take_sample, told))
-                self._has_readings = True
+                self.has_readings = True
             case Event():
                 self._take_event(told)
                 self._has_news = True
             case Listed():
                 self._listed[told.backend] = told.devices
                 self._untaken = self._untaken_of({*self._untaken, told.backend, STORE})
-                self._has_readings = True
+                self.has_readings = True
             case Note():
                 self._guard.run("log of readers", partial(self._event_log.note, told))
             case Cut():
@@ -106,9 +108,9 @@ class Ingest(Service):
         self._states = [status.state for status in statuses]
         if self._has_news or self._states != before:
             self._pace.hurry()
-        elif self._has_readings:
+        elif self.has_readings:
             self._pace.readings_came(settled=settled)
-        self._has_readings = self._has_news = False
+        self.has_readings = self._has_news = False
         self._pace.look(settled=settled)
 
     @property

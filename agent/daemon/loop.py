@@ -88,6 +88,11 @@ LONGEST_WAIT_SECONDS = 10.0
 BROKEN_TURN_SECONDS = 0.05
 """Least time of a turn in which a part of the agent failed: no signal, answer or reader waits much longer for it."""
 
+GATHER_SECONDS = 0.05
+"""How long the loop waits for more when readings came: a round has one message for each device, and the next message is
+a few milliseconds behind. Without this pause each would be a turn of its own.
+"""
+
 STOP_SECONDS = 1.5
 
 MOST_FAILURES = 10
@@ -208,8 +213,10 @@ class Daemon:
 
     def _turn(self) -> None:
         """Wait for the next thing, take it in, do what is due, and judge where something changed."""
-        for key, mask in self._wait():
-            self._hear(key, mask)
+        self._hear_all(self._patience())
+        if self._ingest.has_readings:
+            time.sleep(GATHER_SECONDS)
+            self._hear_all(0.0)
         self._last_turn = time.monotonic()
         self._services.tick()
         if self._pace.due:
@@ -218,10 +225,15 @@ class Daemon:
             # What it left unread wakes the selector at once, again and again.
             time.sleep(BROKEN_TURN_SECONDS)
 
-    def _wait(self) -> list[tuple[selectors.SelectorKey, int]]:
-        """Return what can be read. Raises DescriptorsClosed where the selector is not ours any more."""
+    def _hear_all(self, patience_seconds: float) -> None:
+        """Let each owner take what came, or comes within *patience_seconds*."""
+        for key, mask in self._wait(patience_seconds):
+            self._hear(key, mask)
+
+    def _wait(self, seconds: float) -> list[tuple[selectors.SelectorKey, int]]:
+        """Return what can be read within *seconds*. Raises DescriptorsClosed where the selector is no longer ours."""
         try:
-            return self._selector.select(self._patience())
+            return self._selector.select(seconds)
         except OSError as error:
             if error.errno not in (errno.EBADF, errno.EINVAL):
                 raise
@@ -332,7 +344,7 @@ class Daemon:
         if self._simulated is not None:
             self._simulated.start()
         ingest = self._readers(memory.get("readers"))
-        self._supervisor = ingest.supervisor
+        self._ingest, self._supervisor = ingest, ingest.supervisor
         self._release = Release(self._supervisor, self._clock, memory.get("release"))
         watch = self._kernel_watch(memory.get("kernel_log"), ingest, cleanup)
         self.guard, self.loads = self._loads(ingest)

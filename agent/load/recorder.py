@@ -22,6 +22,7 @@ RECORDED = {
 }
 """What says whether a device was hot, capped or slow: one sensor of each kind, the device's own; where it has several,
 as a processor of several dies, all of them."""
+QUANTITIES = frozenset(quantity for quantity, _ in RECORDED)
 
 
 RECENT_POINTS = 64
@@ -145,6 +146,8 @@ class LoadRecorder:
         """Add what *sample* says of the recorded quantities."""
         seconds = sample.time.boottime_ns / 1e9
         for reading in sample.readings:
+            if reading.quantity not in QUANTITIES:  # most of a sample
+                continue
             if not _is_recorded(reading) or reading.status is not ReadingStatus.OK:
                 continue
             name, value = (sample.device, reading.quantity), float(reading.value or 0)

@@ -48,7 +48,7 @@ from nodevet.checks.system.exhaustion import for_want
 
 from .base import MOST_EVENTS, Backend, BackendError, BackendFactory, imported
 from .device_nodes import SAID_WITHOUT_ASKING, refused_nodes
-from .sound import sound_device, sound_readings, sound_sample, sound_text, told_apart
+from .sound import Checked, sound_device, sound_text, told_apart
 from .standstill import end_at_crashes, stand_still_at_crashes
 
 
@@ -113,6 +113,7 @@ class ReaderServer:
         self._module = backend_module(start.backend)
         self._devices: tuple[Device, ...] = ()
         self._own: dict[str, Device] = {}  # the backend's id of each device, by the id that the agent uses
+        self._checked: dict[tuple[str, str], Checked] = {}
         self._queue: deque[Message] = deque()
         self._told: dict[str, str] = {}
         self._taken = 0  # events of the last look
@@ -158,7 +159,8 @@ class ReaderServer:
         for device in self._in_order():
             if self._receive(0) and isinstance(self._queue[0], Stop):
                 return
-            self._channel.send(Sampled(sound_sample(self._sample(device, request))))
+            checked = self._checked.setdefault((request.group, device.id), Checked())
+            self._channel.send(Sampled(checked.sample(self._sample(device, request, checked))))
             self._send_events()
         changed = None
         if request.group == self._backend.groups[-1]:
@@ -170,13 +172,13 @@ class ReaderServer:
         wanted = [device for device in self._devices if device.id not in self._start.skip]
         return sorted(wanted, key=lambda device: device.id in self._start.last)
 
-    def _sample(self, device: Device, request: Read) -> Sample:
+    def _sample(self, device: Device, request: Read, checked: Checked) -> Sample:
         self._progress.write(f"read {request.group} of {device.id}")
         started, began = self._context.now(), time.perf_counter()
         readings: tuple[Reading, ...] = ()
         failure: Failure | None = None
         try:
-            done = attempt(partial(self._readings, request.group, device), let=(BackendError, Closed))
+            done = attempt(partial(self._readings, request.group, device, checked), let=(BackendError, Closed))
         except BackendError as error:
             failure = wanting(error.failure)
         else:
@@ -205,8 +207,8 @@ class ReaderServer:
         self._devices = devices
         return devices
 
-    def _readings(self, group: str, device: Device) -> tuple[Reading, ...]:
-        return sound_readings(self._backend.read(group, self._own[device.id]))
+    def _readings(self, group: str, device: Device, checked: Checked) -> tuple[Reading, ...]:
+        return checked.readings(self._backend.read(group, self._own[device.id]))
 
     def _listed(self) -> tuple[Device, ...]:
         """Return the devices of the backend; an invalid value in a device's identity is omitted and reported."""
@@ -216,6 +218,7 @@ class ReaderServer:
         self._tell_once("a device tells nonsense of itself", complaints)
         devices = told_apart([device for device, _ in sound])
         self._own = {device.id: own for device, own in zip(devices, listed, strict=True)}
+        self._checked.clear()
         return devices
 
     def _send_events(self) -> None:

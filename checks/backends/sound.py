@@ -54,6 +54,46 @@ def sound_sample(sample: Sample) -> Sample:
     return msgspec.structs.replace(sample, readings=readings, failure=failure, device=sound_text(sample.device))
 
 
+class Checked:
+    """Validates the samples of one group of one device; a reading that was in the last one is not validated again.
+
+    A backend may return the same object for an unchanged value, and no reading changes after it was made.
+    """
+
+    def __init__(self) -> None:
+        """Start without a sample."""
+        self._told: tuple[Reading, ...] = ()
+        self._sound: tuple[Reading, ...] = ()
+        self._sent: tuple[Reading, ...] = ()
+
+    def readings(self, readings: Iterable[Reading]) -> tuple[Reading, ...]:
+        """Return *readings* as ``sound_readings`` does."""
+        told = tuple(readings)
+        new = sound_readings(_new(told, self._told))
+        if len(new) < len(told):
+            found = iter(new)
+            pairs = zip(told, self._told, self._sound, strict=True)
+            new = tuple([sound if reading is before else next(found) for reading, before, sound in pairs])
+        self._told, self._sound = told, new
+        return new
+
+    def sample(self, sample: Sample) -> Sample:
+        """Return *sample* as ``sound_sample`` does."""
+        changed = msgspec.structs.replace(sample, readings=_new(sample.readings, self._sent))
+        self._sent = ()
+        if sound_sample(changed) is not changed:
+            return sound_sample(sample)
+        self._sent = sample.readings
+        return sample
+
+
+def _new(readings: tuple[Reading, ...], before: tuple[Reading, ...]) -> tuple[Reading, ...]:
+    """Return those of *readings* that are not the same objects as *before*; all, if there are more or fewer."""
+    if len(readings) != len(before):
+        return readings
+    return tuple([reading for reading, known in zip(readings, before, strict=True) if reading is not known])
+
+
 def sound_device(device: Device) -> tuple[Device, tuple[str, ...]]:
     """Return *device* with valid fields only, and a description of each invalid one."""
     wrong = [field for field in device.__struct_fields__ if _is_wrong(field, getattr(device, field))]

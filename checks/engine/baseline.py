@@ -82,8 +82,12 @@ class Requirement(msgspec.Struct, frozen=True):
 
 def owed(devices: Iterable[Device], samples: Iterable[Sample]) -> dict[str, frozenset[str]]:
     """Return by id the quantities that each of *devices* must report, by its make and by its *samples*."""
-    told = ((sample.device, entry) for sample in samples for entry in sample.readings)
-    joined = {name for name, entry in told if entry.quantity == "fabric_state" and entry.value == "completed"}
+    joined = {
+        sample.device
+        for sample in samples
+        for entry in sample.readings
+        if entry.quantity == "fabric_state" and entry.value == "completed"
+    }
     return {device.id: requirements(device, joined=device.id in joined) for device in devices}
 
 

@@ -117,8 +117,10 @@ def fold(ledger: Ledger, findings: Iterable[Finding], evidence: Evidence) -> tup
     replaced = _take_replaced(work)
     devices = (*evidence.devices, *evidence.remembered)
     present = {device.id for device in evidence.devices}
+    good = Outcome.PASS
     for finding in findings:
-        if not (work.active or work.settled or replaced or finding.bad or finding.shown):
+        is_good = finding.outcome is good or not finding.bad  # most pass: nothing else is asked of them
+        if is_good and not (finding.shown or work.active or work.settled or replaced):
             continue  # on a healthy node a good finding changes nothing
         # Otherwise it still refers to the board that is gone.
         if not replaced or finding.key not in replaced or finding.device in present:

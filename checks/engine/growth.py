@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from nodevet.checks.core.model import Instant, Part, ReadingStatus, Sample
+from nodevet.checks.core.model import Instant, Part, Reading, Sample
 from nodevet.checks.core.quantities import QUANTITIES
 
 from .hours import Hourly, Hours
@@ -14,6 +14,9 @@ from .view import Growth
 
 Key = tuple[str, str, Part]
 """Device, quantity and part of a counter."""
+
+COUNTERS = frozenset(key for key, quantity in QUANTITIES.items() if quantity.judged_by_growth)
+"""The quantities of which growth is kept: a few of those in each sample."""
 
 
 class Counter(msgspec.Struct, frozen=True):
@@ -72,22 +75,21 @@ class Counters:
 
     def take(self, sample: Sample) -> None:
         """Record the growth of the counters of *sample*, which did not fail, since the sample before it."""
-        self._interrupt(sample)
-        for reading in sample.readings:
-            if reading.status is not ReadingStatus.OK or isinstance(reading.value, str):
-                continue
-            if QUANTITIES[reading.quantity].judged_by_growth:
-                self._count(sample, reading.quantity, reading.part, float(reading.value or 0))
+        read = [entry for entry in sample.readings if entry.quantity in COUNTERS and entry.value is not None]
+        self._interrupt(sample, read)
+        for entry in read:
+            if not isinstance(entry.value, str):
+                self._count(sample, entry.quantity, entry.part, float(entry.value or 0))
         self._times[sample.device, sample.group] = sample.time
 
-    def _interrupt(self, sample: Sample) -> None:
-        """Keep the time of the last reading of each counter that is missing in *sample*."""
+    def _interrupt(self, sample: Sample, read: Iterable[Reading]) -> None:
+        """Keep the time of the last reading of each counter of *sample* that is not among those *read*."""
         last = self.last_time(sample)
         if last is None:
             return
         device = sample.device
-        read = {(device, entry.quantity, entry.part) for entry in sample.readings if entry.status is ReadingStatus.OK}
-        for key in self._of_group.get((device, sample.group), set()) - read:
+        present = {(device, entry.quantity, entry.part) for entry in read}
+        for key in self._of_group.get((device, sample.group), set()) - present:
             counter = self._counters[key]
             if not counter.interrupted:
                 self._counters[key] = msgspec.structs.replace(counter, time=last, interrupted=True)

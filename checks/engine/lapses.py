@@ -34,6 +34,8 @@ EXCUSES = frozenset(
 )
 """Readings that excuse an apparent fault: one missing sample of them does not withdraw the excuse."""
 
+EXCUSING = frozenset(quantity for quantity, _ in EXCUSES)
+
 
 class Lapse(msgspec.Struct, frozen=True, array_like=True):
     """A reading that is missing in the last sample of its group, and the time of its last value; None: never."""
@@ -75,11 +77,12 @@ class Lapses:
         known = self._lapses.pop(owner, {})
         lapses = {}
         for entry in sample.readings:
-            if entry.value is not None and (entry.quantity, entry.part) in EXCUSES:
-                self.told[sample.device, entry.quantity, entry.part] = Told(
-                    entry.value, sample.time, sample.backend, sample.group
-                )
-            if _passes(entry):
+            if entry.value is not None:  # most have one, and excuse nothing
+                if entry.quantity in EXCUSING and (entry.quantity, entry.part) in EXCUSES:
+                    self.told[sample.device, entry.quantity, entry.part] = Told(
+                        entry.value, sample.time, sample.backend, sample.group
+                    )
+            elif _passes(entry):
                 key = (entry.quantity, entry.part)
                 lapses[key] = known.get(key) or Lapse(*owner, *key, before)
         if lapses:

@@ -4,11 +4,16 @@ A look is a part of a check that sees one device through the observations that i
 sample time), and its policy; it sees neither the time nor the view. Its requests, answers and findings are kept until
 the next round, which repeats the requests. If every answer is equal, its findings are reused, evidence time included,
 so that they count as no new sample; if one differs, such as that of a sample that became old, the look runs again.
+
+Most values of the fast group are the same in every sample: links are up, no clock is throttled. A *dated* look sees no
+growth, and the time of a sample only passes into the evidence time of its findings. If a later sample reads the same,
+its findings get the time of that sample, as if it had looked again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from operator import is_
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -23,18 +28,22 @@ from .view import Growth, View
 class Asked:
     """The inputs of a look: its device and the answers to its requests."""
 
-    __slots__ = ("_view", "answers", "device")
+    __slots__ = ("_grows", "_view", "answers", "device")
 
-    def __init__(self, view: View, device: Device) -> None:
-        """Answer requests about *device* from *view*."""
+    def __init__(self, view: View, device: Device, *, grows: bool = True) -> None:
+        """Answer requests about *device* from *view*, without growth unless it *grows*."""
         self._view = view
+        self._grows = grows
         self.device = device
         self.answers: dict[str, tuple[Observation, ...]] = {}
         """The answers so far, by quantity."""
 
     def observations(self, quantity: str) -> tuple[Observation, ...]:
         """Return the observations of *quantity*, one for each part of the device that ever reported it."""
-        found = self.answers[quantity] = observations(self._view, self.device, quantity)
+        found = observations(self._view, self.device, quantity)
+        if not self._grows:
+            found = tuple(msgspec.structs.replace(observation, growth=None) for observation in found)
+        self.answers[quantity] = found
         return found
 
 
@@ -51,17 +60,24 @@ Index = Mapping[tuple[str, str], Entries]
 Kind = TypeVar("Kind")
 
 
-class _Kept(msgspec.Struct, frozen=True):
+class _Subject(msgspec.Struct, frozen=True):
     device: Device
     failure: Failure | None
     policy: msgspec.Struct
+
+    def is_another(self, view: View, device: Device, policy: msgspec.Struct) -> bool:
+        """Return whether the device, its failure or the policy changed."""
+        return self.device != device or self.policy != policy or self.failure is not view.failure(device.id)
+
+
+class _Kept(_Subject, frozen=True):
     answers: tuple[tuple[str, Entries, tuple[Observation, ...]], ...]
     growth: tuple[tuple[tuple[str, str, Part], Growth | None], ...]
     findings: tuple[Finding, ...]
 
     def stands(self, view: View, device: Device, policy: msgspec.Struct) -> bool:
         """Return whether the same look at *device* would get the same answers."""
-        if self.device != device or self.policy != policy or self.failure is not view.failure(device.id):
+        if self.is_another(view, device, policy):
             return False
         has_grown = any(view.growth.get(key) is not growth for key, growth in self.growth)
         return all(
@@ -94,6 +110,49 @@ def _kept(
     )
 
 
+class _Dated(_Subject, frozen=True):
+    """The findings of a dated look, and the answers to its requests for *quantities*."""
+
+    quantities: tuple[str, ...]
+    answers: tuple[Entries, ...]
+    findings: tuple[Finding, ...]
+
+    def of(self, view: View, device: Device, policy: msgspec.Struct) -> _Dated | None:
+        """Return the findings that the look would have now, or None where only the look itself can tell."""
+        if self.is_another(view, device, policy):
+            return None
+        answers = tuple([view.readings(device.id, quantity) for quantity in self.quantities])
+        if all(map(is_, answers, self.answers)):
+            return self
+        before, now = _only_sample(self.answers), _only_sample(answers)
+        if before is None or now is None or before.time.boot_id != now.time.boot_id:
+            return None
+        if _readings(answers) != _readings(self.answers):
+            return None
+        findings = tuple(
+            [
+                finding if finding.evidence_time is None else msgspec.structs.replace(finding, evidence_time=now.time)
+                for finding in self.findings
+            ]
+        )
+        return msgspec.structs.replace(self, answers=answers, findings=findings)
+
+
+def _only_sample(answers: Iterable[Entries]) -> Sample | None:
+    """Return the sample of all *answers*, or None if there are several, or none."""
+    only: Sample | None = None
+    for entries in answers:
+        for _, sample in entries:
+            if sample is not only and only is not None:
+                return None
+            only = sample
+    return only
+
+
+def _readings(answers: Iterable[Entries]) -> list[Reading]:
+    return [reading for entries in answers for reading, _ in entries]
+
+
 class _Latest(Generic[Kind]):
     """Values that were put or found in the last round or in this one; older ones are deleted."""
 
@@ -118,11 +177,13 @@ class Reuse:
     def __init__(self) -> None:
         """Start without any."""
         self._looks = _Latest[_Kept]()
+        self._dated = _Latest[_Dated]()
         self._indexes = _Latest[tuple[Sample, Index]]()
 
     def turn(self) -> None:
         """Start the next round."""
         self._looks.turn()
+        self._dated.turn()
         self._indexes.turn()
 
     def look(self, view: View, look: Look, device: Device, policy: msgspec.Struct) -> tuple[Finding, ...]:
@@ -134,6 +195,19 @@ class Reuse:
             found = tuple(look(asked, policy))
             kept = _kept(view, device, policy, asked.answers, found)
         return self._looks.put(key, kept).findings
+
+    def dated(self, view: View, look: Look, device: Device, policy: msgspec.Struct) -> tuple[Finding, ...]:
+        """Return the findings of the dated *look* for *device*, with the time of a later sample that reads the same."""
+        name = look, device.id
+        before = self._dated.get(name)
+        kept = None if before is None else before.of(view, device, policy)
+        if kept is None:
+            asked = Asked(view, device, grows=False)
+            found = tuple(look(asked, policy))
+            quantities = tuple(asked.answers)
+            answers = tuple(view.readings(device.id, quantity) for quantity in quantities)
+            kept = _Dated(device, view.failure(device.id), policy, quantities, answers, found)
+        return self._dated.put(name, kept).findings
 
     def index(self, sample: Sample, make: Callable[[], Index]) -> Index:
         """Return the index of *sample*: the same object as long as the sample is, else that of *make*."""
@@ -149,3 +223,13 @@ def looked(view: View, look: Look, device: Device, policy: msgspec.Struct) -> tu
     if view.reuse is None:
         return tuple(look(Asked(view, device), policy))
     return view.reuse.look(view, look, device, policy)
+
+
+def dated(view: View, look: Look, device: Device, policy: msgspec.Struct) -> tuple[Finding, ...]:
+    """Return the findings of the dated *look* for *device* in *view*; without a reuse in the view, it always runs.
+
+    It compares no times, such as those of two readings, and the device's own readings are all that it sees.
+    """
+    if view.reuse is None:
+        return tuple(look(Asked(view, device, grows=False), policy))
+    return view.reuse.dated(view, look, device, policy)

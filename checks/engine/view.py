@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -249,7 +250,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def evidence_time(self, device_id: str, *quantities: str) -> Instant | None:
         """Return the time of the oldest sample with one of *quantities*."""
         times = [sample.time for key in quantities for _, sample in self.readings(device_id, key)]
-        return min(times, key=lambda time: time.boottime_ns) if times else None
+        return min(times, key=attrgetter("boottime_ns"), default=None)
 
     def siblings(self, device: Device) -> tuple[Device, ...]:
         """Return the other present devices of the same vendor and model."""

@@ -334,12 +334,21 @@ def _required(view: View, device: Device, *, readable: bool) -> Iterator[Finding
         if OR in quantity:
             yield _any(view, device, quantity.split(OR), readable=readable)
             continue
-        rule = _of_reading(quantity, _advice(view, device, quantity))
         name = device_name(view, device.id)
+        entries = observations(view, device, quantity)
+        if readable and entries and all(observation.measured for observation in entries):
+            # As nearly always: there is nothing to excuse, and no step to advise.
+            yield _of_reading(quantity, READING.next_step).on_node(
+                Outcome.PASS,
+                f"{name}: {quantity} is present",
+                device=device.id,
+                evidence_time=view.evidence_time(device.id, quantity),
+            )
+            continue
+        rule = _of_reading(quantity, _advice(view, device, quantity))
         if not readable:
             yield rule.on_node(Outcome.UNMEASURED, f"{name}: device not read", device=device.id)
             continue
-        entries = observations(view, device, quantity)
         excuse = _excuse(view, device, quantity, entries)
         if excuse:
             seen = view.evidence_time(device.id, quantity)  # a reading that was missing is no longer required

@@ -25,7 +25,7 @@ from nodevet.checks.core.model import (
 )
 from nodevet.checks.engine.judging import FEW, Observation, Rule, observations, with_next_sample
 from nodevet.checks.engine.registry import check
-from nodevet.checks.engine.reuse import Asked, looked
+from nodevet.checks.engine.reuse import Asked, dated, looked
 from nodevet.checks.engine.switches import told_of_switch
 from nodevet.checks.engine.view import View, device_name
 from nodevet.checks.reference.expected_links import ExpectedLinks, Which, expected_links
@@ -129,21 +129,22 @@ class Links(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         "energy_joules",
     ),
 )
-def judge(view: View, policy: Links) -> Iterator[Finding]:
+def judge(view: View, policy: Links) -> Iterable[Finding]:
     """Every expected link is up, its errors are below the limit, and the device has joined its fabric."""
-    yield from told_of_switch(view, _settled(view, policy), SWITCH)
+    return told_of_switch(view, _settled(view, policy), SWITCH)
 
 
 def _settled(view: View, policy: Links) -> Iterator[Finding]:
-    """Yield the findings; they close no gate while the node joins its fabric."""
+    """Return the findings; they close no gate while the node joins its fabric."""
     # The fabric manager starts after the driver and needs time: reported at once, but no agent ends its own drain.
     is_booted = choose("fabric.settling").holds(view.now.boottime_ns / 1e9)
     settling = {device.id for device in view.devices if is_booted or _is_loaded_anew(view, device.id)}
-    if not settling:
-        yield from _judged(view, policy)
-        return
-    for finding in _judged(view, policy):
-        yield msgspec.structs.replace(finding, gates=False) if finding.device in settling else finding
+    if not settling:  # each layer of generators would handle all findings of the round once more
+        return _judged(view, policy)
+    return (
+        msgspec.structs.replace(finding, gates=False) if finding.device in settling else finding
+        for finding in _judged(view, policy)
+    )
 
 
 def _is_loaded_anew(view: View, device_id: str) -> bool:
@@ -167,15 +168,23 @@ def _judged(view: View, policy: Links) -> Iterator[Finding]:
         yield from dark
         is_dark = any(finding.outcome is Outcome.FAIL for finding in dark)
         is_told = any(finding.outcome in (Outcome.WARN, Outcome.FAIL) for finding in dark)
+        up = {finding.part: finding for finding in dated(view, _up, device, policy)}
         for observation in links:
-            if observation.number:  # most are up in most rounds: nothing else is asked about them
-                yield DOWN.judge(observation, False, "the link is up")
+            if observation.part in up:  # most are up in most rounds: nothing else is asked about them
+                yield up[observation.part]
                 continue
             told = DOWN.skip(observation, "reported as link.all_down") if is_dark else None
             yield told or _left_out(view, device, observation, links) or _down(view, device, observation, policy)
         yield from _fewer(view, device, links, policy, is_told=is_told)
         yield from looked(view, _errors, device, policy)
         yield from looked(view, _fabric, device, policy)
+
+
+def _up(asked: Asked, _policy: Links) -> Iterator[Finding]:
+    """Judge the links that are up."""
+    for observation in asked.observations("link_active"):
+        if observation.number:
+            yield DOWN.judge(observation, False, "the link is up")
 
 
 def _all_down(view: View, device: Device, links: tuple[Observation, ...], policy: Links) -> list[Finding]:

@@ -15,6 +15,7 @@ from msgspec import Meta
 from nodevet.checks.core.model import Action, Finding, Outcome, Part
 from nodevet.checks.engine.judging import FEW, Observation, Rule, observations, with_next_sample
 from nodevet.checks.engine.registry import check
+from nodevet.checks.engine.reuse import Asked, dated
 from nodevet.checks.engine.view import Growth, View
 from nodevet.checks.reference.limits import choose
 
@@ -64,10 +65,20 @@ def judge(view: View, policy: Throttle) -> Iterator[Finding]:
             {observation.part: observation for observation in observations(view, device, f"throttle_{name}")}
             for name in ("seconds", "active", "events")
         )
+        alone = {finding.part: finding for finding in dated(view, _by_flags, device, policy)}
         for part in dict.fromkeys((*times, *flags, *events)):
             rule = _rule(part, policy)
             told = _told_elsewhere(rule, part, times, flags, policy)
-            yield told or _reason(rule, times.get(part), flags.get(part), events.get(part), policy)
+            if told is None and part not in times and part not in events:
+                yield alone[part]
+            else:
+                yield told or _reason(rule, times.get(part), flags.get(part), events.get(part), policy)
+
+
+def _by_flags(asked: Asked, policy: Throttle) -> Iterator[Finding]:
+    """Judge each reason by its flag, as if the device counted no time: most are not counted, and not set."""
+    for flag in asked.observations("throttle_active"):
+        yield _reason(_rule(flag.part, policy), None, flag, None, policy)
 
 
 def _told_elsewhere(rule: Rule, part: Part, times: Looks, flags: Looks, policy: Throttle) -> Finding | None:
@@ -77,8 +88,10 @@ def _told_elsewhere(rule: Rule, part: Part, times: Looks, flags: Looks, policy: 
     slowdown; the flag of the hardware's slowdown, which is graver, is reported in place of the sum. A sum that does not
     grow hides no flag.
     """
+    if part.name not in (SUM, DRIVERS_HEAT):
+        return None
     total = next((observation for key, observation in times.items() if key.name == SUM), None)
-    if total is None or not total.measured or part.name not in {SUM, DRIVERS_HEAT}:
+    if total is None or not total.measured:
         return None
     if any(observation.measured for observation in times.values() if observation.part.name in SUMMED):
         return rule.skip(total, "counted separately for each reason") if part.name == SUM else None

@@ -98,6 +98,10 @@ class Item(msgspec.Struct, frozen=True):
     convert: Callable[[Any], Scalar | None] = int
     optional: bool = False
 
+    def source_at(self, number: int) -> Field | Call | None:
+        """Return the source of that *number* from 0 on, or None behind the last one."""
+        return self.sources[number] if number < len(self.sources) else None
+
 
 class Target:
     """One device of the library: its handle, and its label in the progress line of a call."""
@@ -297,22 +301,20 @@ _VALUES = tuple(map(struct.Struct, ("=d", "=I", "=Q", "=Q", "=q", "=i", "=H")))
 class _Slot:
     """One item of a plan: its present source, and the reading made from the last raw value."""
 
-    __slots__ = ("at", "item", "raw", "reading", "why")
+    __slots__ = ("at", "item", "raw", "reading", "source", "why")
 
     def __init__(self, item: Item) -> None:
         self.item = item
         self.at = 0
+        self.source = item.source_at(0)
         self.raw: Any = None
         self.reading: Reading | None = None
         self.why = "not supported"
 
-    @property
-    def source(self) -> Field | Call | None:
-        return self.item.sources[self.at] if self.at < len(self.item.sources) else None
-
     def advance(self, code: int) -> None:
         """Go on to the next source, because this one is not supported."""
         self.at += 1
+        self.source = self.item.source_at(self.at)
         self.raw = self.reading = None
         self.why = describe(code)
 
@@ -425,24 +427,28 @@ class Plan:
                 return {}
             fetched = {}
             for slot, (code, kind, raw) in zip(self._batch.slots, self._batch.read(self._target), strict=True):
+                if code == SUCCESS and _accepts(slot.source, kind):
+                    fetched[slot] = slot.measured(raw)
+                    continue
                 self.codes.add(code)
                 if code:
                     raise_if_gone(code, f"{_words(slot.source)} of {self._target.label}")
-                if is_unsupported(code) or (code == SUCCESS and not _accepts(slot.source, kind)):
+                if code == SUCCESS or is_unsupported(code):
                     slot.advance(code or NOT_SUPPORTED)
                     self._batch = None
                 else:
-                    fetched[slot] = slot.failed(code) if code else slot.measured(raw)
+                    fetched[slot] = slot.failed(code)
             if self._batch is not None:
                 return fetched
 
     def _call(self, slot: _Slot, called: dict[Call, tuple[int, Any]]) -> Reading | None:
         """Return the reading of a function; one result serves every item that shares the call."""
         while isinstance(source := slot.source, Call):
-            if source not in called:
-                called[source] = self._library.on(self._target, source)
-            code, raw = called[source]
-            self.codes.add(code)
+            answer = called.get(source)
+            if answer is None:
+                answer = called[source] = self._library.on(self._target, source)
+                self.codes.add(answer[0])
+            code, raw = answer
             if not code:
                 return slot.measured(raw)
             if not is_unsupported(code):
@@ -452,7 +458,8 @@ class Plan:
 
 
 def _accepts(source: Field | Call | None, kind: int) -> bool:
-    return not isinstance(source, Field) or source.value_type is None or source.value_type == kind
+    wanted = source.value_type if isinstance(source, Field) else None
+    return wanted is None or wanted == kind
 
 
 # ---- Loading --------------------------------------------------------------------------------------------------
