@@ -258,10 +258,10 @@ def test_history_begins_empty(asked: CommandLine) -> None:
         (["agent.error"], ["an internal part of the agent failed", "outcome: unmeasured"]),
         (["check.error"], ["finding of any check;", "a check did not run", "the next good sample"]),
         (["findings.not_kept"], ["finding of the agent;", "500 open findings", "acknowledgement"]),
-        (["device.unread"], ["outcome: unmeasured", "clears on: the next good sample or replacement of the device;"]),
+        (["device.unread"], ["outcome: unmeasured", "clears on: the next good sample, or replacement of the device;"]),
         (
             ["kernel_log.readable"],
-            ["outcome: unmeasured", "clears on: the next good sample or replacement of the device;"],
+            ["outcome: unmeasured", "clears on: the next good sample, or replacement of the device;"],
         ),
         (["device.lost"], ["check inventory", "reseat or replace the board"]),
         (["device.missing"], ["check inventory", "reboot the node", "fault class: hardware"]),

@@ -124,6 +124,12 @@ def test_what_is_not_proved_is_named_with_its_reason() -> None:
     )
 
 
+def test_the_formats_of_several_devices_are_counted_on_each() -> None:
+    """Eight devices with one format are eight planned formats; on one device nothing needs to be said."""
+    loads = {count: account([Planned(name, "bf16") for name in DEVICES[:count]], ()).counted for count in (1, 2)}
+    assert loads == {1: "planned formats", 2: "planned formats (counted on each device)"}
+
+
 def test_whoever_asked_by_name_is_told_that_the_device_lacks_it() -> None:
     """The condition of the result is enough for a surface that does not know the plan."""
     (lacking,) = story("lacking", "GPU-a", "bf16")

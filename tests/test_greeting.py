@@ -17,7 +17,7 @@ URL = "http://127.0.0.1:1/"
 def test_the_command_that_asks_this_agent_is_told(elsewhere: str, command: str) -> None:
     """It can be copied as it stands, also where the files lie elsewhere than a command looks by itself."""
     lines = greeting(gpu_node().agent, "n1", URL, trouble="", simulates="", elsewhere=elsewhere)
-    assert f"  ask      {command}" in list(lines)
+    assert f"  command  {command}" in list(lines)
 
 
 def test_without_a_page_the_reason_is_told_instead_of_its_address() -> None:

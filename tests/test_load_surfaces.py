@@ -7,6 +7,7 @@ import re
 
 import msgspec
 import pytest
+from fakes.page_nodes import NODES
 from fakes.reports import from_snapshot
 from fakes.snapshots import burn_in, cpu_node, open_episode
 
@@ -320,3 +321,11 @@ def test_what_a_load_has_not_told_is_not_proved_on_page_and_metrics(told: int, c
     assert ("1 of its results are not in the agent" in section) is not bool(complete)
     latest.forget("cpu-1")
     assert "nodevet_burnin_complete 0.0\n" in metrics_of(msgspec.structs.replace(snapshot, results=latest.everything))
+
+
+def test_status_names_the_reason_of_a_released_collector() -> None:
+    """A collector without a device to close reports no detail, and the line must not end at its colon."""
+    lines = status_text(status_document(NODES["released"]())).splitlines()
+    told = [line for line in lines if "collector released: " in line]
+    assert len(told) == 2
+    assert all("nodevet release closed its device handles" in line for line in told)

@@ -97,7 +97,8 @@ def _describe(declared: Check) -> str:
     lines.append("  settings:" if fields else "  settings: none except enabled and mode")
     values = ((field, getattr(declared.policy(), field)) for field in fields)
     lines += [
-        f"    {field} = {'default of the device or table' if value is None else value}" for field, value in values
+        f"    {field} {'is not set: the device or a table gives the value' if value is None else f'= {value}'}"
+        for field, value in values
     ]
     lines.append("  reads:" if declared.inputs else "  reads: no reading of a device")
     lines += [f"    {key}: {QUANTITIES[key].help}" for key in declared.inputs]

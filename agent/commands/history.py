@@ -219,7 +219,7 @@ def _load_line(load: _Load, names: Mapping[str, str]) -> tuple[str, ...]:
     devices = sorted({device for result in load.results for device in result.devices})
     where = names.get(devices[0], devices[0]) if len(devices) == 1 else f"{len(devices)} devices"
     verified = sum(int(result.metric("gemms_verified") or 0) for result in load.results)
-    said = f"{proved.verified} of {len(proved.accounts)} planned formats verified, {verified} GEMMs, 0 wrong"
+    said = f"{proved.verified} of {len(proved.accounts)} {proved.counted} verified, {verified} GEMMs, 0 wrong"
     return (_when(load.ended), _PROVED[proved.state], load.results[-1].workload, where, proved.reason(names) or said)
 
 

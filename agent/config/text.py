@@ -59,7 +59,8 @@ def _tables(held: object) -> tuple[msgspec.Struct, ...]:
 
 def _switches(settings: CheckSettings) -> Iterator[str]:
     yield _entry("enabled", settings.enabled, True, "true or false")
-    yield _entry("mode", settings.mode, Mode.DRAIN, f"one of {', '.join(Mode)}; [gate] mode at most")
+    limited = f"one of {', '.join(Mode)}; the lower of this mode and [gate] mode applies"
+    yield _entry("mode", settings.mode, Mode.DRAIN, limited)
 
 
 def _values(value: msgspec.Struct) -> Iterator[str]:

@@ -179,7 +179,7 @@ def greeting(info: AgentInfo, node: str, url: str, *, trouble: str, simulates: s
         yield f"  report   {url}report (after the first probe)"
     else:
         yield f"  note     {trouble}"
-    yield f"  ask      nodevet status{f' --runtime-dir {elsewhere}' if elsewhere else ''}"
+    yield f"  command  nodevet status{f' --runtime-dir {elsewhere}' if elsewhere else ''}"
     for notice in info.notices:
         yield f"  note     {notice}"
 

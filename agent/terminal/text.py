@@ -184,6 +184,10 @@ def _figure(result: ResultDocument | None, text: str, factor: int) -> str:
     return "" if result is None or result.value is None else text.format(factor * result.value)
 
 
+_UNEXPLAINED = {"released": "nodevet release closed its device handles; the agent reads its devices again afterwards"}
+"""Reasons for states of a collector that come without a detail."""
+
+
 def unread_lines(document: StatusDocument) -> Iterator[str]:
     """Yield a line for each collector that is down: its devices are missing from the output."""
     yield from (line for _, line in _unread(document))
@@ -193,7 +197,8 @@ def _unread(document: StatusDocument) -> Iterator[tuple[str, str]]:
     """Yield the state of each collector that is down and should run, and a line with the reason."""
     for reader in document.readers:
         if reader.state not in ("running", "absent", "starting", "stopped"):
-            yield reader.state, f"{reader.backend} collector {reader.state}: {reader.detail}"
+            why = reader.detail or _UNEXPLAINED.get(reader.state, "no detail is known")
+            yield reader.state, f"{reader.backend} collector {reader.state}: {why}"
 
 
 def _troubles(document: StatusDocument) -> Iterator[str]:

@@ -86,6 +86,12 @@ class Completeness(msgspec.Struct, frozen=True):
         """Return the number of verified planned formats, counted per device."""
         return len(self._of(Standing.VERIFIED))
 
+    @property
+    def counted(self) -> str:
+        """Return what the numbers count: planned formats, and of several devices those of each."""
+        several = len({entry.device for entry in self.accounts}) > 1
+        return "planned formats (counted on each device)" if several else "planned formats"
+
     def reason(self, names: Mapping[str, str] | None = None) -> str:
         """Return the failed or unproven part in one line, devices by *names*; empty if the load is complete."""
         wrong = self._of(Standing.WRONG)

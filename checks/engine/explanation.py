@@ -123,10 +123,10 @@ def ending(clearing: Clearing, action: Action) -> str:
         (row.good_samples is not None, good),
         (row.passed_retest, f"a passed re-test (nodevet burn-in){reboot}{_length(row)}"),
         (row.other_serial, "replacement of the device"),
-        (row.job_ended, "the end of its process"),
+        (row.job_ended, "the end of the process that caused it"),
     ]
     *others, last = [text for applies, text in ways if applies]
-    evidence = f"{', '.join(others)} or {last}" if others else last
+    evidence = f"{', '.join(others)}, or {last}" if others else last
     return f"{evidence}; an acknowledgement (nodevet ack) takes it out of the verdict"
 
 

@@ -104,7 +104,12 @@ FAULTY = _rule(
     next_step="drain the node, have the board, its power cables and its power supply inspected; replace the board if "
     "the fault persists",
 )
-DRIVER_MISSING = _rule(code="driver.missing", fault_class=FaultClass.CONFIGURATION, action=Action.INSPECT)
+DRIVER_MISSING = _rule(
+    code="driver.missing",
+    fault_class=FaultClass.CONFIGURATION,
+    action=Action.INSPECT,
+    next_step="install the vendor's driver and load its module; the message names both",
+)
 NO_DEVICES = _rule(
     code="driver.no_devices",
     action=Action.REBOOT,
@@ -127,7 +132,7 @@ EXCLUDED = _setting(
     next_step="acknowledge the finding, or remove the board from NVreg_ExcludedGpus and reload the driver",
 )
 """An administrator may exclude a board by a driver option; the driver reports it, so the board is not lost."""
-HOW_TO_UNDRAIN = "acknowledge the finding, or return the board to service: {}"
+HOW_TO_UNDRAIN = "acknowledge the finding, or return the board to service with {}"
 DRAINED = _setting(code="inventory.drained", next_step=HOW_TO_UNDRAIN.format("the command of its driver"))
 """A drained board accepts no new process, so its driver does not list it, as if it were lost."""
 OFFLINE = _setting(

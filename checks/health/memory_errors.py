@@ -65,7 +65,7 @@ SRAM_THRESHOLD = _rule(
     clearing=Clearing.REPLACEMENT,
     next_step="the board qualifies for replacement: have it replaced",
 )
-RECOVERY = _rule(code="memory.recovery_action", next_step="carry out the recovery action of the driver")
+RECOVERY = _rule(code="memory.recovery_action", next_step="carry out the recovery action that the driver requests")
 
 RECOVERY_ACTIONS = {
     "none": Action.NONE,

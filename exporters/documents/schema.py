@@ -143,7 +143,7 @@ def _wall(moment: Instant) -> str:
 
 
 def _devices(snapshot: Snapshot) -> tuple[DeviceDocument, ...]:
-    unjudged = Verdict(state=State.UNKNOWN, reason="nothing was evaluated for this device")
+    unjudged = Verdict(state=State.UNKNOWN, reason="no check had a value of this device to judge")
     return tuple(_device(device, snapshot.device_verdicts.get(device.id, unjudged)) for device in snapshot.devices)
 
 

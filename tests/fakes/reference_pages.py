@@ -221,8 +221,9 @@ def _damping_lines() -> list[str]:
     """Return how long a condition that flaps stays open."""
     row = damping()
     return [
-        f"A condition opens at once. After {row.reopenings} returns in {row.window_seconds / 3600:g} h it stays open as"
-        f" `flapping, n times` for {row.first_hold_seconds / 60:g} min,",
+        f"A condition opens as soon as it is confirmed. After {row.reopenings} returns in"
+        f" {row.window_seconds / 3600:g} h it stays open as `flapping, n times` for"
+        f" {row.first_hold_seconds / 60:g} min,",
         f"even if its samples are good. Each later return makes this time {row.factor:g} times as long, up to"
         f" {row.longest_hold_seconds / 3600:g} h.",
         "After that time, good samples clear the finding. The agent forgets the returns when the finding was absent",
@@ -356,7 +357,7 @@ def _row(rule: Rule, said: set[str] | None) -> tuple[str, ...]:
     counts = "informational" if rule.code in NEVER_BROKEN else rule.outcome.value
     if said and not said & {"FAIL", "WARN"}:
         counts = "unknown" if "UNMEASURED" in said else "informational"
-    step = rule.next_step or NEXT_STEPS_ELSEWHERE.get(rule.code, "")
+    step = rule.next_step
     action = ACTIONS_ELSEWHERE.get(rule.code, f"`{rule.action.value}`")
     clearing = "`unmeasured`" if counts == "unknown" else f"`{rule.clearing.value}`"
     clearing = "" if counts == "informational" else clearing
@@ -400,7 +401,6 @@ REPLACED = frozenset({"reading.missing"})
 NEVER_BROKEN = frozenset({"power.reading"})
 """Rules that only say whether something can be read."""
 
-NEXT_STEPS_ELSEWHERE = {"driver.missing": "install the vendor's driver and load its module; the message names both"}
 ACTIONS_ELSEWHERE = {"memory.recovery_action": "the action that the driver requests"}
 MADE_WHILE_JUDGING: dict[str, tuple[tuple[str, ...], ...]] = {
     "freshness": (

@@ -46,7 +46,7 @@ def load_section(snapshot: Snapshot, names: dict[str, str]) -> LoadSection | Non
     results = sorted(snapshot.results, key=lambda result: (result.workload, result.dtype or "", _place(result, order)))
     hidden = len(results) - MAXIMUM_RESULTS
     load = last_proof(snapshot.results, snapshot.episodes)
-    said = load.reason(names) or f"{load.verified} of {load.verified} planned formats verified to the end"
+    said = load.reason(names) or f"{load.verified} of {load.verified} {load.counted} verified to the end"
     return LoadSection(
         load.state.value,
         said,
