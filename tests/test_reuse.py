@@ -185,11 +185,11 @@ def test_a_dated_look_at_two_samples_is_taken_again() -> None:
     """The evidence of each of its findings has the time of its own sample."""
     part = {key: value for key, value in GPU_READINGS.items() if key == ("pcie_replays", PCIE)}
     slow = sample(gpu(), part, group="slow")
-    views = [
+    first, second = (
         msgspec.structs.replace(view, samples={**view.samples, (GPU, "slow"): slow})
         for view in (healthy({("pcie_replays", PCIE): None}), later_sample(healthy({("pcie_replays", PCIE): None})))
-    ]
-    found, looks = dated_twice(*views, REPLAYS[0], "pcie_replays")
+    )
+    found, looks = dated_twice(first, second, REPLAYS[0], "pcie_replays")
     assert looks == 2
     assert {finding.evidence_time for finding in found} == {at(), at(1)}
 
