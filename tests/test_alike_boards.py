@@ -224,3 +224,26 @@ def test_a_count_that_no_machine_has_is_an_error(tmp_path: Path, count: int, is_
     with pytest.raises(BackendError, match=f"{count} boards") as raised:
         backend.devices()
     assert (raised.value.failure.kind, raised.value.failure.of_driver) == (FailureKind.ERROR, False)
+
+
+@pytest.mark.parametrize("vendor", ["nvidia", "amd"])
+def test_a_silent_board_is_none_that_is_gone(tmp_path: Path, vendor: str) -> None:
+    """The board at index 1 went, the next one has its index now and does not answer for one list."""
+    if vendor == "amd":
+        amd = AmdDriver(*((amd_pci(slot), f"U{slot}") for slot in range(3)))
+        backend: Any = amd_backend(amd, tmp_path)
+        backend.devices()
+        del amd.boards[1]
+        backend.devices()
+        amd.refused[1] = int(AmdSmiStatus.BUSY)
+        assert [device.id for device in backend.devices()] == ["U0", "U2"]
+        return
+    nvidia = NvidiaDriver(3, {})
+    names = {0: "GPU-0", 1: "GPU-1", 2: "GPU-2"}
+    nvidia.nvmlDeviceGetUUID = lambda handle: names[handle]  # type: ignore[method-assign]
+    backend = backend_of(nvidia, tmp_path)
+    backend.devices()
+    nvidia.answers["nvmlDeviceGetCount"], names[1] = 2, "GPU-2"
+    backend.devices()
+    nvidia.refused[1] = int(NvmlReturn.UNKNOWN)
+    assert [device.id for device in backend.devices()] == ["GPU-0", "GPU-2"]

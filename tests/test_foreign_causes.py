@@ -63,7 +63,15 @@ static void *samples(void *none) /* it looks at the first thread, and fails at i
         if (line && (!strncmp(text, "35 ", 3) || !strncmp(text, "230 ", 4))) *(volatile int *)0 = 1;
     }
 }
-__attribute__((constructor)) static void start(void) { pthread_t t; pthread_create(&t, NULL, samples, NULL); }
+__attribute__((constructor)) static void start(void) /* in a collector: the agent itself may sleep too */
+{
+    char words[4096];
+    FILE *file = fopen("/proc/self/cmdline", "r");
+    size_t size = file ? fread(words, 1, sizeof words, file) : 0;
+    pthread_t thread;
+    if (file) fclose(file);
+    if (memmem(words, size, "reader_main", 11)) pthread_create(&thread, NULL, samples, NULL);
+}
 """
 
 

@@ -261,8 +261,8 @@ class AmdBackend:
         return gpu
 
     def _recall(self, index: int, error: BackendError, found: dict[str, _Gpu]) -> _Gpu:
-        """Return the remembered device for one that is counted and does not answer."""
-        missing = [gpu for gpu in self._remembered.values() if gpu.device.id not in found]
+        """Return the device of the last list for one that is counted and does not answer."""
+        missing = [gpu for gpu in self._gpus.values() if gpu.device.id not in found]
         gpu = next((gpu for gpu in missing if gpu.index == index), missing[0] if missing else None)
         if gpu is None:
             gpu = _Gpu(index, Target(None, f"index {index}"), self._stranger(index, found))
