@@ -536,6 +536,7 @@ def test_a_board_that_had_only_a_number_is_no_longer_unread(
     readers = (reader("nvidia", last_round=at()), reader("amd", state, last_round=at() if last_round else None))
     view = msgspec.structs.replace(healthy(), readers=readers)
     assert bool(not_listed(view, [], [episode])) is is_over
+    assert not_listed(msgspec.structs.replace(view, readers=()), [], [episode]) == ()
     of_node = msgspec.structs.replace(episode, key=msgspec.structs.replace(unread, device=NODE).key)
     assert not_listed(view, [], [of_node]) == ()
 

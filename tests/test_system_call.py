@@ -372,15 +372,15 @@ def test_the_screen_of_a_management_controller_is_no_device_of_a_driver(
     tmp_path: Path, driver: str, leads: Leads, folder: str, of_class: str, node: str
 ) -> None:
     """Its node is of the class of a GPU: the driver of the device tells, if the kernel shows it."""
-    process, device = tmp_path / "7", tmp_path / "root" / "sys" / "class" / of_class / node / "device"
+    process, device = tmp_path / "7", tmp_path / "host" / "sys" / "class" / of_class / node / "device"
     for place in (process / "fd", device):
         place.mkdir(parents=True)
     if driver:
         (device / "driver").symlink_to(f"/sys/bus/pci/drivers/{driver}")
-    (process / "fd" / "7").symlink_to(f"{tmp_path}/root/dev/{folder}/{node}")
+    (process / "fd" / "7").symlink_to(tmp_path / "host" / "dev" / folder / node)
     number = {"x86_64": 0, "aarch64": 63}[os.uname().machine]
     (process / "syscall").write_text(f"{number} 0x7 0x7ffd 0x20 0x0 0x0 0x0 0x7ffc 0x7ffb\n")
-    assert wait_of(process, Disk(), root=f"{tmp_path}/root").leads is leads
+    assert wait_of(process, Disk(), root=str(tmp_path / "host")).leads is leads
 
 
 @pytest.mark.parametrize(

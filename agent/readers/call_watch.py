@@ -31,6 +31,7 @@ LOOK_AGAIN_SECONDS = 0.1
 """Interval of the checks after the deadline, until it is known whether the machine itself was slow."""
 
 ROUNDS_OF_REST = 8
+"""Rounds between which a thread at rest is seen in each of its waits, if it has a few of them in turn."""
 
 SLOWLY = "the calls return, but slowly: raise agent.deadline_seconds if the driver needs this long"
 

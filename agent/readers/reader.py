@@ -373,14 +373,13 @@ class Reader:
         self._change(state=self._state_before_answer)
         skipped = self.rounds.quarantine.skipped
         shared = {device.pci for device in self.rounds.devices if device.id not in skipped}  # by parts of one board
-        addresses = (
-            device.pci for device in self.rounds.devices if device.id in skipped and device.pci not in {None, *shared}
-        )
+        boards = (device for device in self.rounds.devices if device.id in skipped)
+        addresses = [board.pci for board in boards if board.pci and board.pci not in shared]
         self._child.send(
             Start(
                 self._plan.stand_in or self._plan.backend,
                 root=self._plan.root,
-                skip=(*skipped, *filter(None, addresses)),
+                skip=(*skipped, *addresses),
                 last=self.rounds.quarantine.suspects,
                 leave_out=self.rounds.left_out.names,
                 prove=self._blame.to_prove,

@@ -267,7 +267,7 @@ class Surroundings:
         lines = (line.partition("#")[0].replace(":", " ").split() for line in text_of(self._preloads).splitlines())
         first = next((path for line in lines for path in line), "")
         where = f"{self._preloads} loads {first} into every program" if first else ""
-        if not first and (code := startup_code()):
+        if not first and (code := self.disk.ask(startup_code, "")):  # packages may lie on any disk
             where = f"{code} runs code in every program of this Python"
         return f"{where}, which may be the cause of the crash: check it, or remove it for the agent" if where else ""
 

@@ -263,7 +263,8 @@ def not_listed(view: View, findings: Iterable[Finding], episodes: Iterable[Episo
     """
     known = tuple(findings)
     lost = {entry.device for entry in known if entry.code == "device.missing" and entry.outcome is Outcome.FAIL}
-    has_listed = all(reader.last_round or reader.state is ReaderState.ABSENT for reader in view.readers)
+    listings = [reader.last_round or reader.state is ReaderState.ABSENT for reader in view.readers]
+    has_listed = bool(listings) and all(listings)  # without collectors nothing is known of any device
     judged: set[Key] | None = None
     found = []
     for episode in episodes:
