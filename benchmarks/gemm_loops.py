@@ -52,7 +52,7 @@ def open_bench(device: ComputeDevice, dtype: str, shape: tuple[int, int, int]) -
     apply_flags(dtype)
     multiplication = choose_multiplication(dtype, device.kind, device.facts.architecture)
     m, n, k = shape
-    recipes = make_sets(multiplication.data_type, m, n, k, EXTRA_ROWS, SEED)
+    recipes = make_sets(multiplication.data_type, m, n, k, EXTRA_ROWS, SEED, narrow=multiplication.narrow)
     sets = build_sets(recipes, multiplication.element, device.torch_device, transpose_b=multiplication.transpose_b)
     certificates = [certify(each, multiplication, m, SEED) for each in sets]
     goldens = [certificate.golden for certificate in certificates if certificate.golden is not None]

@@ -16,6 +16,7 @@ from nodevet.checks.burnin.locate import Mismatch, locate
 from nodevet.checks.burnin.multiply import Multiply
 from nodevet.checks.burnin.operands import build_sets, make_sets
 from nodevet.checks.burnin.ring import Checking, Product, Ring, checking_for
+from nodevet.checks.burnin.scales import unit_exponents
 from nodevet.checks.burnin.selftest import self_test
 from nodevet.checks.burnin.sums import bit_view
 
@@ -207,7 +208,7 @@ def test_single_wrong_cell_is_refused_by_certification() -> None:
 
     def off_by_one(a: Tensor, b: Tensor, out: Tensor) -> None:
         torch.mm(a, b, out=out)
-        out[100, 50] += 1
+        bit_view(out)[100, 50] += 1
 
     ready = prepared("fp32")
     certificate = certify(ready.sets[1], ready.multiplication, M, SEED, run=off_by_one)
@@ -215,6 +216,23 @@ def test_single_wrong_cell_is_refused_by_certification() -> None:
     assert 50 in certificate.bad_columns
     assert 100 in certificate.bad_rows
     assert certificate.wrong_share < 0.1
+
+
+def test_a_first_result_far_below_its_unit_is_refused() -> None:
+    """A cell that should be zero and holds a tiny number is wrong, although the number is lost when it is unscaled."""
+    ready = prepared("fp64")
+    operands = ready.sets[2]
+    every = torch.arange(M), torch.arange(N)
+    units = unit_exponents(operands.a.recipe, operands.b.recipe, ready.multiplication.data_type, *every)
+    row, column = divmod(int(units.argmax()), N)
+
+    def tiny(a: Tensor, b: Tensor, out: Tensor) -> None:
+        torch.mm(a, b, out=out)
+        out[row, column] = 5e-324
+
+    certificate = certify(operands, ready.multiplication, M, SEED, run=tiny)
+    assert certificate.reason == "results are no integers"
+    assert (row, column) == (certificate.bad_rows[0], certificate.bad_columns[0])
 
 
 def test_products_that_differ_from_each_other_are_refused_by_certification() -> None:

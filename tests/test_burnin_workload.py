@@ -12,7 +12,7 @@ from fakes.burnin import NO_TORCH, make_ring, prepared  # skips this file where 
 
 from nodevet.checks.burnin.device import open_device
 from nodevet.checks.burnin.errors import FormatError, InterruptionError, RefusedError, UntoldFormatError
-from nodevet.checks.burnin.families import data_types
+from nodevet.checks.burnin.families import Scales, data_types
 from nodevet.checks.burnin.faults import STUCK_COLUMNS, Planted
 from nodevet.checks.burnin.flags import apply_flags, forbidden_variables, relevant_variables, require_clean_environment
 from nodevet.checks.burnin.host import has_bf16_units, online_processors
@@ -32,6 +32,8 @@ from nodevet.checks.engine.retest import is_passed_retest
 from nodevet.checks.reference.tables import load_table
 
 REQUEST = GemmRequest(device="cpu-0", dtype="fp32", seconds=0.15, shape=(256, 256, 512), maximum_memory_bytes=64 << 20)
+
+SETS = data_types()["fp32"].set_count
 
 
 @pytest.fixture(autouse=True)
@@ -104,7 +106,7 @@ def test_healthy_run_is_verified() -> None:
     assert result.metric("flop_verified") == run * 2 * 256 * 256 * 512
     assert result.metric("bytes_verified") == run * 256 * 256 * 4
     assert result.metric("mismatch_rate_upper_bound_95") == pytest.approx(1 - 0.05 ** (1 / run))
-    assert result.metric("operand_sets_certified") == 3
+    assert result.metric("operand_sets_certified") == SETS
     p5, median = result.metric("tflops_p5"), result.metric("tflops_median")
     assert p5 is not None and median is not None and 0 < p5 <= median
 
@@ -144,12 +146,12 @@ def test_fault_from_the_start_is_never_verified() -> None:
     watcher = Watcher()
     result = run_gemm(Run(REQUEST, SystemClock()), watcher, choose)
     assert result.conditions["verification"] == "mismatch"
-    assert (result.metric("mismatches"), result.metric("gemms_checked")) == (3, 3)
-    assert [told.metric("mismatches") for told in watcher.told] == [1, 2, 3]
+    assert (result.metric("mismatches"), result.metric("gemms_checked")) == (SETS, SETS)
+    assert [told.metric("mismatches") for told in watcher.told] == list(range(1, SETS + 1))
     assert result.metric("operand_sets_certified") == 0
     assert result.metric("gemms_run") == 0
-    assert [each["bad_columns"] for each in result.conditions["refuted_certificates"]] == [list(range(32, 64))] * 3
-    assert "3 of 3 products wrong from the first on" in result.detail
+    assert [each["bad_columns"] for each in result.conditions["refuted_certificates"]] == [list(range(32, 64))] * SETS
+    assert f"{SETS} of {SETS} products wrong from the first on" in result.detail
 
 
 def broken_from_the_start(cells: Sequence[tuple[int, int]], bit: int) -> ChooseMultiplication:
@@ -175,7 +177,7 @@ def test_one_cell_wrong_from_the_first_product_on_is_the_devices_fault(dtype: st
     watcher = Watcher()
     result = run_gemm(Run(request, SystemClock()), watcher, broken_from_the_start([(7, 9)], 20))
     assert (result.state, result.conditions["verification"]) == (ResultState.FINISHED, "mismatch")
-    assert result.metric("mismatches") == 3
+    assert result.metric("mismatches") == data_types()[dtype].set_count
     report = result.conditions["mismatch_reports"][0]
     assert (report["rows"], report["columns"], report["origin"]) == ([7], [9], "first_product")
     assert report["examples"][0]["xor"] == "0x00100000"
@@ -306,20 +308,25 @@ def test_sums_that_are_too_large_for_the_format_are_nobodys_fault() -> None:
 
     def choose(name: str, kind: str, architecture: str | None) -> Multiplication:
         real = choose_multiplication(name, kind, architecture)
+        alike = Scales(0, 0, 0, 0)  # so that one limit is that of every sum
+        plain = msgspec.structs.replace(real.data_type, scales=alike, anchor=(0, 0), full_significands=False)
 
         def saturating(a: Tensor, b: Tensor, out: Tensor) -> None:
             real.run(a, b, out)
             out.clamp_(-600_000.0, 600_000.0)
 
-        return msgspec.structs.replace(real, run=saturating, exact=saturating)
+        return msgspec.structs.replace(real, data_type=plain, run=saturating, exact=saturating)
 
     result = run_gemm(Run(REQUEST, SystemClock()), Watcher(), choose)
     assert result.conditions["refuted_certificates"]
     assert result.conditions["verification"] == "unmeasured: range or device"
 
 
-def narrow_accumulator(bits: float, step: int, *, saturates: bool) -> ChooseMultiplication:
-    """Return a multiplication whose sums keep so many *bits* after each *step*, cut off or held at the largest."""
+def narrow_accumulator(bits: float, step: int, *, saturates: bool, plain: bool) -> ChooseMultiplication:
+    """Return a multiplication whose sums keep so many *bits* after each *step*, cut off or held at the largest.
+
+    *plain*: the operands have neither an anchor nor scales per line, so that small sums are exact.
+    """
 
     def multiply(a: Tensor, b: Tensor, out: Tensor) -> None:
         total = torch.zeros(out.shape, dtype=torch.float64)
@@ -328,26 +335,41 @@ def narrow_accumulator(bits: float, step: int, *, saturates: bool) -> ChooseMult
             if saturates:
                 total.clamp_(-(2.0**bits), 2.0**bits)
                 continue
-            unit = torch.exp2((torch.log2(total.abs().clamp_min(1)).floor() + 1 - bits).clamp_min(0))
-            total = torch.trunc(total / unit) * unit
+            unit = torch.exp2(torch.log2(total.abs()).floor() + 1 - bits)
+            total = torch.where(total == 0, total, torch.trunc(total / unit) * unit)
         out.copy_(total)
 
     def choose(name: str, kind: str, architecture: str | None) -> Multiplication:
         real = choose_multiplication(name, kind, architecture)
-        return msgspec.structs.replace(real, run=multiply, exact=multiply)
+        data_type = real.data_type
+        if plain:
+            alike = Scales(0, 0, 0, 0)
+            data_type = msgspec.structs.replace(data_type, scales=alike, anchor=(0, 0), full_significands=False)
+        return msgspec.structs.replace(real, data_type=data_type, run=multiply, exact=multiply)
 
     return choose
 
 
 @pytest.mark.parametrize(
-    ("bits", "step", "saturates"), [(21, 64, False), (21, 64, True), (20.5, 64, True), (20.5, 512, False)]
+    ("bits", "step", "saturates", "plain", "refuted"),
+    [
+        (21, 64, False, True, 3),
+        (21, 64, True, True, 3),
+        (20.5, 64, True, True, 3),
+        (20.5, 512, False, True, 3),
+        (21, 64, False, False, 5),
+        (23, 64, False, False, 4),
+    ],
 )
-def test_an_accumulator_that_is_narrower_than_said_fails_no_device(bits: float, step: int, saturates: bool) -> None:
+def test_an_accumulator_that_is_narrower_than_said_fails_no_device(
+    bits: float, step: int, saturates: bool, plain: bool, refuted: int
+) -> None:
     """Sums that passed its range on their way are wrong, also where they end small: every board of a model has that."""
     shape = (256, 256, 2048) if bits < 21 else (512, 512, 4096)
     request = msgspec.structs.replace(REQUEST, shape=shape, maximum_memory_bytes=512 << 20)
-    result = run_gemm(Run(request, SystemClock()), Watcher(), narrow_accumulator(bits, step, saturates=saturates))
-    assert len(result.conditions["refuted_certificates"]) == 3
+    choose = narrow_accumulator(bits, step, saturates=saturates, plain=plain)
+    result = run_gemm(Run(request, SystemClock()), Watcher(), choose)
+    assert len(result.conditions["refuted_certificates"]) == refuted
     assert (result.conditions["verification"], result.metric("mismatches")) == ("unmeasured: range or device", 0)
     assert account((), (result,)).state is State.UNKNOWN
 
@@ -439,7 +461,7 @@ def test_interruption_keeps_what_is_known() -> None:
     result = run_gemm(Run(REQUEST, SystemClock()), Watcher(interrupt_in="self-test"))
     assert (result.state, result.detail) == (ResultState.INTERRUPTED, "asked to stop")
     assert result.conditions["verification"] == "unmeasured: nothing verified"
-    assert result.metric("operand_sets_certified") == 3
+    assert result.metric("operand_sets_certified") == SETS
 
 
 def test_too_little_memory_is_refused_with_both_figures() -> None:

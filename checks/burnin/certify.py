@@ -17,9 +17,11 @@ from .families import DataType
 from .hashing import hash_32, hash_32_tensor, make_key
 from .library import Tensor, torch
 from .multiply import Multiplication, Multiply
-from .operands import Operand, OperandSet, Recipe, make_integers
+from .operands import Operand, OperandSet
+from .recipe import Recipe, make_integers
+from .scales import powers_of_two, unit_exponents
 from .sums import bit_view, column_sums, row_sums
-from .witness import Witness, find_witness, spread, true_block
+from .witness import Witness, find_witness, spread, true_bits, true_block
 
 OFFSET_STEP = 128
 _VECTOR_BITS = 20
@@ -87,18 +89,6 @@ def certify(
     return Certificate(golden=_golden(result, m, operands.a.matrix.device))
 
 
-def to_bits(integers: Tensor, multiplication: Multiplication, *, output: bool = True) -> Tensor:
-    """Return the bits of exact *integers* (int64) as a result, as integers of the result's size."""
-    wide = _scaled(integers, multiplication).to(multiplication.wide)
-    return bit_view(wide.to(multiplication.output) if output else wide)
-
-
-def _scaled(integers: Tensor, multiplication: Multiplication) -> Tensor:
-    if multiplication.wide is torch.int32:
-        return integers
-    return integers.to(torch.float64) * 2.0**multiplication.data_type.a_exponent
-
-
 class _Product(msgspec.Struct):
     """All rows on the host: the exact result, the narrow one if any, and cells in which two products differ."""
 
@@ -131,8 +121,9 @@ def _compute(
         overlap = max(0, done - start)
         cells = torch.nonzero(bit_view(piece)[:overlap] != bit_view(result)[start : start + overlap])
         for row, column in cells[:_DISPUTED].tolist():
-            truth = true_block(operands, torch.tensor([start + row]), torch.tensor([column]))
-            if torch.equal(to_bits(truth, multiplication, output=False)[0], bit_view(piece)[row, column : column + 1]):
+            place = torch.tensor([start + row]), torch.tensor([column])
+            truth = true_bits(operands, multiplication.data_type, *place, multiplication.wide)
+            if torch.equal(truth[0], bit_view(piece)[row, column : column + 1]):
                 piece[row, column] = result[start + row, column]
         disputed = torch.cat([disputed, cells + torch.tensor([start, 0])])
         result[start : start + m] = piece
@@ -153,18 +144,24 @@ def _prove(
 ) -> Certificate:
     integers = torch.empty(result.shape, dtype=torch.int32 if result.element_size() == 4 else torch.int64)
     data_type = multiplication.data_type
+    rows, columns = (torch.arange(count, dtype=torch.int64) for count in result.shape)
     cells: list[Tensor] = []
     for start in range(0, len(result), _ROWS_PER_CHUNK):
         pause()
-        chunk = result[start : start + _ROWS_PER_CHUNK]
+        stop = min(start + _ROWS_PER_CHUNK, len(result))
+        chunk = result[start:stop]
         if chunk.is_floating_point():
-            unscaled = chunk.to(torch.float64) * 2.0**-data_type.a_exponent
+            units = unit_exponents(operands.a.recipe, operands.b.recipe, data_type, rows[start:stop], columns)
+            unscaled = (
+                chunk.to(torch.float64) * powers_of_two(-units) / data_type.output_factor(operands.a.recipe.inner)
+            )
             broken = ~torch.isfinite(unscaled) | (unscaled != unscaled.round()) | (unscaled.abs() > 2.0**53)
+            broken |= (unscaled == 0) & (chunk != 0)  # far below the unit of the cell
             if broken.any():
                 cells.append(_corners(broken) + torch.tensor([start, 0]))
                 continue
             chunk = unscaled
-        integers[start : start + _ROWS_PER_CHUNK] = chunk.to(integers.dtype)
+        integers[start:stop] = chunk.to(integers.dtype)
     if cells:
         found = torch.cat(cells)
         return _refuted("results are no integers", found[:, 0], found[:, 1], operands, data_type, result)
@@ -209,7 +206,7 @@ def _suspects(
     for start in range(0, len(columns), _SUSPECT_COLUMNS):
         pause()
         some = columns[start : start + _SUSPECT_COLUMNS]
-        want = to_bits(true_block(operands, rows, some), multiplication, output=False)
+        want = true_bits(operands, multiplication.data_type, rows, some, multiplication.wide)
         wrong = torch.nonzero(want != bit_view(result)[rows][:, some])
         if len(wrong):
             return rows[wrong[:, 0]], some[wrong[:, 1]]

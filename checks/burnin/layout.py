@@ -9,6 +9,7 @@ import msgspec
 
 from .errors import RefusedError
 from .families import DataType
+from .rotation import keeps_operand_set
 
 EXTRA_ROWS = 1024
 """Rows of A beyond M: the row offset of each product is drawn from them."""
@@ -22,7 +23,6 @@ WORKSPACE_BYTES = 1 << 30
 _LEAST_SLOTS = 4
 _SPARE_SLOTS = 3  # a frozen slot and its recomputation while a fault is located
 _LEAST_LAPS = 3
-_SETS = 3
 _LEAST_SIDE, _LEAST_K = 256, 512
 _WORTH_A_TRY = 20  # small products are slower per operation: a shape predicted this much too slow is still tried
 
@@ -101,7 +101,7 @@ def lay_out(
     batch = max(1, int(BATCH_SECONDS / gemm_seconds))
     lag = max(1, math.ceil(2 * (cache_bytes or 0) / slot))
     useful = max(_LEAST_SLOTS, int(seconds / gemm_seconds / _LEAST_LAPS))
-    slots = _not_divisible(max(useful, lag + batch), most)
+    slots = _fitting(max(useful, lag + batch), most, data_type.set_count)
     if lag + batch > slots:
         lag = min(lag, slots // 2)
         batch = min(batch, slots - lag)
@@ -109,18 +109,17 @@ def lay_out(
     return Layout(shape=shape, slots=slots, lag=lag, batch=batch, bytes=fixed + slots * slot, covers_cache=covers)
 
 
-def _not_divisible(wanted: int, most: int) -> int:
-    """Return *wanted* within *most*, or a neighbour that the sets do not divide: no slot may keep its operand set."""
+def _fitting(wanted: int, most: int, sets: int) -> int:
+    """Return *wanted* within *most*, or the nearest number in which no slot keeps its operand set."""
     slots = min(wanted, most)
-    if slots % _SETS:
-        return slots
-    return slots + 1 if slots < most else slots - 1
+    near = (slots + step for step in (0, 1, -1, 2, -2))
+    return next(number for number in near if number <= most and not keeps_operand_set(number, sets))
 
 
 def _fixed_bytes(shape: tuple[int, int, int], data_type: DataType, output_bytes: int) -> int:
     """Return what operands, an exact result and the spare slots take, without the ring."""
     m, n, k = shape
-    operands = _SETS * ((m + EXTRA_ROWS) * k + k * n) * data_type.bytes_per_element
+    operands = data_type.set_count * ((m + EXTRA_ROWS) * k + k * n) * data_type.bytes_per_element
     exact = m * n * (8 if data_type.wide == "float64" else 4)
     return operands + exact + _SPARE_SLOTS * m * n * output_bytes
 

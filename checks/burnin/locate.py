@@ -10,13 +10,12 @@ from collections import Counter
 
 import msgspec
 
-from .certify import to_bits
 from .library import Tensor, torch
 from .multiply import Multiplication
 from .operands import OperandSet, digest
 from .ring import Product, Ring
 from .sums import bit_view
-from .witness import spread, true_block
+from .witness import spread, true_bits
 
 Origin = str
 """``output``, ``operand_a``, ``operand_b``; ``lost_write``: the slot, or part of it, was never written; ``checksum``:
@@ -83,7 +82,8 @@ def locate(ring: Ring, product: Product, multiplication: Multiplication) -> Mism
     rows, words = ring.wrong_sums(product, frozen)
     suspects, complete = _suspects(rows, words, frozen)
     operands = ring.sets[product.operand_set]
-    want = to_bits(true_block(operands, suspects[0] + product.offset, suspects[1]), multiplication)
+    data_type, output = multiplication.data_type, multiplication.output
+    want = true_bits(operands, data_type, suspects[0] + product.offset, suspects[1], output)
     device = frozen.device
     got = bit_view(frozen)[suspects[0].to(device)][:, suspects[1].to(device)].cpu()
     wrong = torch.nonzero(want != got)
@@ -160,7 +160,8 @@ def _is_lost_write(
     got: Tensor,
 ) -> bool:
     earlier_set, earlier_offset = before
-    earlier = to_bits(true_block(sets[earlier_set], suspects[0] + earlier_offset, suspects[1]), multiplication)
+    data_type, output = multiplication.data_type, multiplication.output
+    earlier = true_bits(sets[earlier_set], data_type, suspects[0] + earlier_offset, suspects[1], output)
     return bool(wrong.any()) and torch.equal(earlier[wrong], got[wrong])
 
 

@@ -69,7 +69,8 @@ def choose_multiplication(name: str, kind: str, architecture: str | None = None)
     if name == "int8":
         return _same(data_type, element, wide, _int8)
     if name == "fp8_e4m3":
-        return msgspec.structs.replace(_same(data_type, element, wide, _fp8), transpose_b=True)
+        run = functools.partial(_fp8, data_type)
+        return msgspec.structs.replace(_same(data_type, element, wide, run), transpose_b=True)
     if element is wide:
         return _same(data_type, element, wide, _plain)
     if kind != "cpu" and hasattr(torch.ops.aten.mm, "dtype_out"):
@@ -140,13 +141,14 @@ def _widened_operands(a: Tensor, b: Tensor, out: Tensor) -> None:
     torch.mm(a.to(out.dtype), b.to(out.dtype), out=out)
 
 
-def _fp8(a: Tensor, b: Tensor, out: Tensor) -> None:
+def _fp8(data_type: DataType, a: Tensor, b: Tensor, out: Tensor) -> None:
     # Fast accumulation keeps sums in the unit's 14 bits for the whole K; without it they are promoted in between.
-    one = _one(a.device)
-    torch.ops.aten._scaled_mm.out(a, b, one, one, out_dtype=out.dtype, use_fast_accum=False, out=out)
+    scales = _output_scale(data_type, a.shape[1], a.device), _output_scale(None, 0, a.device)
+    torch.ops.aten._scaled_mm.out(a, b, *scales, out_dtype=out.dtype, use_fast_accum=False, out=out)
 
 
-@functools.lru_cache(maxsize=1)
-def _one(device: torch.device) -> Tensor:
-    """Return the scale 1 on *device*, created once: a product must not allocate."""
-    return torch.ones((), device=device)
+@functools.lru_cache(maxsize=8)
+def _output_scale(data_type: DataType | None, k: int, device: torch.device) -> Tensor:
+    """Return the factor on a finished sum, 1 without *data_type*, created once: a product must not allocate."""
+    factor = 1.0 if data_type is None else data_type.output_factor(k) * 2.0**data_type.output_exponent
+    return torch.full((), factor, device=device)

@@ -1,4 +1,4 @@
-"""Operand matrices: integers from the hash, scaled by powers of two, cast without loss.
+"""Operand matrices: integers from the hash, scaled by powers of two (``scales.py``), cast without loss.
 
 A has ``rows`` = M + extra rows, so that a row offset gives the same compute unit other numbers each time; B is
 (K, N). Any entry can be recomputed from its index, so a suspect cell is checked without a stored copy.
@@ -10,30 +10,14 @@ import msgspec
 
 from .errors import NotExactError
 from .families import DataType, Family, operand_families
-from .hashing import hash_32_tensor, make_key
+from .hashing import make_key
 from .library import Tensor, torch
+from .recipe import Recipe, make_integers
+from .scales import inner_powers, line_powers
 from .sums import column_sums, row_sums
 
 _HOST_CHUNK = 1 << 15  # elements that stay in a core's cache, below what torch splits over threads
 _DEVICE_CHUNK = 1 << 24
-
-
-class Recipe(msgspec.Struct, frozen=True, kw_only=True):
-    """The parameters of an integer matrix (rows, columns) and its scale.
-
-    ``exponent_axis`` is the axis along which the K index runs; ``exponent_sign`` is 1 for A and -1 for B.
-    """
-
-    key: int
-    rows: int
-    columns: int
-    low: int
-    high: int
-    exponent_key: int
-    exponent_span: int
-    exponent_axis: int
-    exponent_sign: int
-    exponent_shift: int = 0
 
 
 class Digest(msgspec.Struct, frozen=True):
@@ -68,12 +52,17 @@ class OperandSet(msgspec.Struct, frozen=True):
 
 
 def make_sets(
-    data_type: DataType, m: int, n: int, k: int, extra_rows: int, seed: int
+    data_type: DataType, m: int, n: int, k: int, extra_rows: int, seed: int, *, narrow: bool = False
 ) -> list[tuple[Family, Recipe, Recipe]]:
-    """Return family and recipes of A and B for the three operand sets. Raises NotExactError."""
+    """Return family and recipes of A and B for each operand set; *narrow*: the result has the format itself.
+
+    Raises NotExactError.
+    """
+    scales = data_type.scales_of(narrow=narrow)
     recipes = []
-    for index, family in enumerate(operand_families(data_type, k)):
+    for index, family in enumerate(operand_families(data_type, k, narrow=narrow)):
         exponent_key = make_key(seed, index, 2)
+        anchored = make_key(seed, index, 3) % k
         a = Recipe(
             key=make_key(seed, index, 0),
             rows=m + extra_rows,
@@ -82,9 +71,13 @@ def make_sets(
             high=family.a_high,
             exponent_key=exponent_key,
             exponent_span=data_type.exponent_span,
-            exponent_axis=1,
+            inner_axis=1,
             exponent_sign=1,
             exponent_shift=data_type.a_exponent,
+            line_key=make_key(seed, index, 4),
+            line_exponents=(scales.row_low, scales.row_high),
+            anchor=(anchored, family.anchor[0]),
+            selects=family.selector == "a",
         )
         b = Recipe(
             key=make_key(seed, index, 1),
@@ -94,8 +87,12 @@ def make_sets(
             high=family.b_high,
             exponent_key=exponent_key,
             exponent_span=data_type.exponent_span,
-            exponent_axis=0,
+            inner_axis=0,
             exponent_sign=-1,
+            line_key=make_key(seed, index, 5),
+            line_exponents=(scales.column_low, scales.column_high),
+            anchor=(anchored, family.anchor[1]),
+            selects=family.selector == "b",
         )
         recipes.append((family, a, b))
     return recipes
@@ -115,41 +112,22 @@ def build_sets(
     ]
 
 
-def make_integers(recipe: Recipe, rows: Tensor, columns: Tensor) -> Tensor:
-    """Return the integers at *rows* x *columns* (int64 index vectors) as int64 on the device of the indices."""
-    hashes = (rows * recipe.columns).unsqueeze(1) + columns.unsqueeze(0)
-    hash_32_tensor(hashes.bitwise_xor_(recipe.key))
-    values = (hashes >> 8).remainder_(recipe.high - recipe.low + 1).add_(recipe.low)
-    signs = hashes.bitwise_and_(1).mul_(-2).add_(1)
-    return values.mul_(signs)
-
-
 def digest(stored: Tensor) -> Digest:
     """Return the digest of the contiguous matrix *stored*."""
     return Digest(row_sums(stored), column_sums(stored))
 
 
-def _exponents(recipe: Recipe, device: torch.device) -> Tensor:
-    """Return 2**(sign * g + shift) for each k as float64: (K,)."""
-    count = recipe.columns if recipe.exponent_axis == 1 else recipe.rows
-    hashes = torch.arange(count, dtype=torch.int64, device=device).bitwise_xor_(recipe.exponent_key)
-    hash_32_tensor(hashes)
-    exponents = (hashes >> 8).remainder_(2 * recipe.exponent_span + 1).sub_(recipe.exponent_span)
-    # Built from its bits: a device's power function may be an ulp off, and then the operands are no integers.
-    biased = exponents.mul_(recipe.exponent_sign).add_(recipe.exponent_shift + 1023)
-    return (biased << 52).view(torch.float64)
-
-
 def _build(recipe: Recipe, element: torch.dtype, device: torch.device, transpose: bool) -> Operand:
     matrix = torch.empty(recipe.rows, recipe.columns, dtype=element, device=device)
-    scale = _exponents(recipe, device)
+    inner, lines = inner_powers(recipe, device), line_powers(recipe, device)
+    of_rows, of_columns = (lines, inner) if recipe.inner_axis == 1 else (inner, lines)
     columns = torch.arange(recipe.columns, dtype=torch.int64, device=device)
     chunk = max(1, (_HOST_CHUNK if device.type == "cpu" else _DEVICE_CHUNK) // recipe.columns)
     for start in range(0, recipe.rows, chunk):
         stop = min(start + chunk, recipe.rows)
         rows = torch.arange(start, stop, dtype=torch.int64, device=device)
         exact = make_integers(recipe, rows, columns).to(torch.float64)
-        exact *= scale.unsqueeze(0) if recipe.exponent_axis == 1 else scale[start:stop].unsqueeze(1)
+        exact.mul_(of_rows[start:stop].unsqueeze(1)).mul_(of_columns.unsqueeze(0))
         matrix[start:stop] = exact.to(element)
         if not torch.equal(matrix[start:stop].to(torch.float64), exact):
             raise NotExactError(f"the cast to {element} loses bits of {recipe.low}..{recipe.high}")

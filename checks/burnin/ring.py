@@ -4,8 +4,8 @@ The verdict on a product is its own number, which the device writes where its su
 does none leaves the old number there, and none of its products counts as right.
 
 A slot is checked ``lag`` products after it was written, when the caches hold newer data, so that the memory itself is
-tested. Slots and operand sets rotate with lengths that share no factor: a write that never happened leaves
-the result of another operand set behind. Each product takes its rows of A at another offset.
+tested. No slot gets the same operand set twice in a row (``rotation.py``): a write that never happened leaves the
+result of another operand set behind. Each product takes its rows of A at another offset.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from .hashing import make_key
 from .library import Tensor, torch
 from .multiply import Multiply
 from .operands import OperandSet
+from .rotation import keeps_operand_set, operand_set_of
 from .sums import column_sums, row_sums
 
 
@@ -68,7 +69,7 @@ class Ring:
         checking: Checking,
     ) -> None:
         """Prepare the ring; a number of slots divisible by the number of operand sets would hide lost writes."""
-        if len(slots) % len(sets) == 0 or lag >= len(slots):
+        if keeps_operand_set(len(slots), len(sets)) or lag >= len(slots):
             raise ValueError(f"{len(slots)} slots with lag {lag} for {len(sets)} operand sets")
         self.slots = slots
         self.sets = sets
@@ -149,7 +150,7 @@ class Ring:
         product = Product(
             number,
             slot,
-            number % len(self.sets),
+            operand_set_of(number, len(self.sets)),
             OFFSET_STEP * (make_key(self._seed, number) % self._offsets),
             None if earlier is None else (earlier.operand_set, earlier.offset),
         )

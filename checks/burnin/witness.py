@@ -13,9 +13,10 @@ from itertools import accumulate
 import msgspec
 
 from .families import DataType
-from .hashing import hash_32
 from .library import Tensor, torch
-from .operands import OperandSet, Recipe, make_integers
+from .operands import OperandSet
+from .recipe import entry, make_integers
+from .scales import result_bits
 from .sums import bit_view
 
 _SUSPECTS = 16
@@ -70,7 +71,7 @@ class Witness(msgspec.Struct, frozen=True, kw_only=True):
 def exact_terms(operands: OperandSet, row: int, column: int) -> list[int]:
     """Return the products whose sum is the cell, in the order of K, without any tensor."""
     a, b = operands.a.recipe, operands.b.recipe
-    return [_entry(a, row, k) * _entry(b, k, column) for k in range(a.columns)]
+    return [entry(a, row, k) * entry(b, k, column) for k in range(a.columns)]
 
 
 def true_block(operands: OperandSet, rows: Tensor, columns: Tensor) -> Tensor:
@@ -82,6 +83,17 @@ def true_block(operands: OperandSet, rows: Tensor, columns: Tensor) -> Tensor:
     a = make_integers(operands.a.recipe, rows, inner).to(torch.float64)
     b = make_integers(operands.b.recipe, inner, columns).to(torch.float64)
     return torch.mm(a, b).to(torch.int64)
+
+
+def true_bits(operands: OperandSet, data_type: DataType, rows: Tensor, columns: Tensor, output: torch.dtype) -> Tensor:
+    """Return the bits of the true result in *output* at *rows* of the extended A and *columns* of B, on the host."""
+    return _bits(true_block(operands, rows, columns), operands, data_type, (rows, columns), output)
+
+
+def _bits(
+    exact: Tensor, operands: OperandSet, data_type: DataType, cells: tuple[Tensor, Tensor], output: torch.dtype
+) -> Tensor:
+    return result_bits(exact, operands.a.recipe, operands.b.recipe, data_type, cells, output)
 
 
 def spread(lines: Tensor, count: int) -> Tensor:
@@ -109,7 +121,8 @@ def find_witness(
         steps = (0, *accumulate(terms))
         partial = max(map(abs, steps))
         got = int(bit_view(result)[row, column])
-        want = int(_bits(torch.tensor([sum(terms)], dtype=torch.int64), data_type, result.dtype)[0])
+        cell, exact = (torch.tensor([row]), torch.tensor([column])), torch.tensor([[sum(terms)]], dtype=torch.int64)
+        want = int(_bits(exact, operands, data_type, cell, result.dtype))
         if got == want or partial >> data_type.accumulator_bits:
             continue
         # Over any range of K a device's partial sum is at most the difference between the highest and lowest step.
@@ -129,13 +142,6 @@ def find_witness(
             bad_columns=len(columns),
         )
     return None
-
-
-def _bits(exact: Tensor, data_type: DataType, output: torch.dtype) -> Tensor:
-    if output is not torch.int32:
-        wide: torch.dtype = getattr(torch, data_type.wide)
-        exact = (exact.to(torch.float64) * 2.0**data_type.a_exponent).to(wide).to(output)
-    return bit_view(exact.to(output).unsqueeze(0))[0]
 
 
 def _is_size_no_excuse(
@@ -160,8 +166,10 @@ def _are_large_right(
     operands: OperandSet, data_type: DataType, result: Tensor, part: tuple[Tensor, Tensor], swing: int
 ) -> bool | None:
     """Return whether the sums of *part* of at least *swing* are right; None where it has too few."""
-    truth = true_block(operands, *part).flatten()
-    wrong = bit_view(result)[part[0]][:, part[1]].flatten() != _bits(truth, data_type, result.dtype)
+    exact = true_block(operands, *part)
+    bits = _bits(exact, operands, data_type, part, result.dtype)
+    wrong = (bit_view(result)[part[0]][:, part[1]] != bits).flatten()
+    truth = exact.flatten()
     large = truth.abs() >= swing
     count, spoiled = int(large.sum()), int((wrong & large).sum())
     if count < _LARGE_AND_RIGHT:
@@ -175,9 +183,3 @@ def _spread(count: int, without: int) -> Tensor:
     indices = torch.arange(count)
     indices = indices[indices != without]
     return indices[:: max(1, len(indices) // _BESIDE)][:_BESIDE]
-
-
-def _entry(recipe: Recipe, row: int, column: int) -> int:
-    hashed = hash_32((row * recipe.columns + column) ^ recipe.key)
-    value = (hashed >> 8) % (recipe.high - recipe.low + 1) + recipe.low
-    return -value if hashed & 1 else value

@@ -350,7 +350,9 @@ def _one_product_seconds(shape: tuple[int, int, int], device: ComputeDevice, mul
 
 
 def _build(run: Run, device: ComputeDevice, multiplication: Multiplication, layout: Layout) -> list[OperandSet]:
-    recipes = make_sets(multiplication.data_type, *layout.shape, EXTRA_ROWS, run.request.seed)
+    recipes = make_sets(
+        multiplication.data_type, *layout.shape, EXTRA_ROWS, run.request.seed, narrow=multiplication.narrow
+    )
     sets = build_sets(recipes, multiplication.element, device.torch_device, transpose_b=multiplication.transpose_b)
     run.conditions["families"] = [str(each.family) for each in sets]
     run.conditions["operand_digests"] = [

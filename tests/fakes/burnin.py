@@ -34,7 +34,7 @@ def prepared(dtype: str, seed: int = SEED, threads: int = 1) -> Prepared:
     """Return operands of *dtype*, certified. Shared between tests: whoever changes an operand restores it."""
     torch.set_num_threads(threads)  # several on a busy machine wait for each other more than they compute
     multiplication = choose_multiplication(dtype, "cpu")
-    recipes = make_sets(multiplication.data_type, M, N, K, EXTRA, seed)
+    recipes = make_sets(multiplication.data_type, M, N, K, EXTRA, seed, narrow=multiplication.narrow)
     sets = build_sets(recipes, multiplication.element, torch.device("cpu"))
     goldens = [certify(each, multiplication, M, seed).golden for each in sets]
     return Prepared(multiplication, sets, [golden for golden in goldens if golden is not None])
