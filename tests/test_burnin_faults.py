@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -15,7 +18,7 @@ from nodevet.checks.burnin.library import Tensor, torch
 from nodevet.checks.burnin.locate import Mismatch, locate
 from nodevet.checks.burnin.multiply import Multiply
 from nodevet.checks.burnin.operands import build_sets, make_sets
-from nodevet.checks.burnin.ring import Checking, Product, Ring, checking_for
+from nodevet.checks.burnin.ring import Checking, Product, Ring, checking_for, drawing
 from nodevet.checks.burnin.scales import unit_exponents
 from nodevet.checks.burnin.selftest import self_test
 from nodevet.checks.burnin.sums import bit_view
@@ -159,6 +162,57 @@ def test_dead_tiles_that_lie_apart_are_located() -> None:
     assert found is not None
     assert (found.cells > 0, found.complete) == (True, False)
     assert found.tiles == ((0, 3), (1, 2), (2, 1), (3, 0))
+
+
+def test_products_are_drawn_in_every_slot_and_only_these_count() -> None:
+    """A quarter of the products is checked, the faults of the others pass, and no slot is favoured."""
+    ready = prepared("fp32")
+    ring = make_ring(ready, slots=7, lag=3, draw=drawing(0.25))
+    checked: list[Product] = []
+    for _ in range(700):
+        done, failed = ring.run_batch(4)()
+        assert failed == []
+        checked += done
+    assert 550 < len(checked) < 850
+    slots = Counter(product.slot for product in checked)
+    assert set(slots) == set(range(7))
+    assert min(slots.values()) > 50
+
+
+def test_a_fault_in_a_product_that_is_not_drawn_passes() -> None:
+    """And one in a product that is drawn does not."""
+    ready = prepared("fp32")
+    for first, found in ((8, True), (9, False)):
+        planted = Planted(ready.multiplication.run, flip(3, 4, 7), first=first, key=0)
+        even = itertools.cycle([True, False])
+        ring = make_ring(ready, planted, draw=lambda even=even: next(even))
+        failed = [product.number for _ in range(20) for product in ring.run_batch(1)()[1]]
+        assert failed == ([first] if found else [])
+
+
+def test_a_wrong_row_of_a_large_product_is_located_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The host makes few elements at a time and lets its caller breathe between; the answer is the same."""
+    ready = prepared("fp32")
+
+    def spoil(a: Tensor, b: Tensor, out: Tensor) -> None:
+        ready.multiplication.run(a, b, out)
+        bit_view(out)[7] ^= 1 << 20
+
+    def found(pause: Callable[[], None]) -> Mismatch:
+        ring = make_ring(ready, spoil)
+        product = next(product for _ in range(9) for product in ring.run_batch(1)()[1])
+        return locate(ring, product, ready.multiplication, pause)
+
+    whole = found(lambda: None)
+    pauses: list[None] = []
+    monkeypatch.setattr("nodevet.checks.burnin.witness._PIECE", K * 32)
+    assert found(lambda: pauses.append(None)) == whole
+    assert (whole.rows, len(whole.columns), whole.complete) == ((7,), N, True)
+    assert len(pauses) >= N // 32
+    monkeypatch.setattr("nodevet.checks.burnin.locate._ELEMENTS", K)
+    monkeypatch.setattr("nodevet.checks.burnin.locate._SUSPECTS", 16)
+    limited = found(lambda: None)
+    assert (limited.rows, len(limited.columns), limited.complete) == ((7,), 16, False)
 
 
 def test_lasting_fault_is_hard() -> None:

@@ -21,11 +21,13 @@ from nodevet.checks.burnin.multiply import Multiplication, choose_multiplication
 from nodevet.checks.burnin.operands import build_sets, make_sets
 from nodevet.checks.burnin.peak import Architecture
 from nodevet.checks.burnin.plan import GemmRequest, load_plans, requests_for
+from nodevet.checks.burnin.ring import checked_share
 from nodevet.checks.burnin.selftest import Planting
 from nodevet.checks.burnin.sums import bit_view
 from nodevet.checks.burnin.witness import find_witness
 from nodevet.checks.burnin.workload import ChooseMultiplication, Run, run_gemm
 from nodevet.checks.core.clock import SystemClock
+from nodevet.checks.core.conditions import sound_conditions
 from nodevet.checks.core.model import Result, ResultState, State
 from nodevet.checks.engine.completeness import Standing, account
 from nodevet.checks.engine.retest import is_passed_retest
@@ -462,6 +464,84 @@ def test_interruption_keeps_what_is_known() -> None:
     assert (result.state, result.detail) == (ResultState.INTERRUPTED, "asked to stop")
     assert result.conditions["verification"] == "unmeasured: nothing verified"
     assert result.metric("operand_sets_certified") == SETS
+
+
+class LateWatcher(Watcher):
+    """Calls *late* at the tick of *ratio* while measuring."""
+
+    def __init__(self, ratio: float, late: Callable[[], None]) -> None:
+        """Wait for the tick."""
+        super().__init__()
+        self._ratio = ratio
+        self._late = late
+
+    def tick(self, ratio: float, phase: str, shown: dict[str, float | int]) -> None:
+        """Call once the ratio is reached."""
+        super().tick(ratio, phase, shown)
+        if phase == "measuring" and shown and ratio >= self._ratio:
+            self._late()
+
+
+def test_interrupted_load_checks_the_products_that_wait() -> None:
+    """Of what was multiplied before the interruption nothing is given away."""
+
+    def stop() -> None:
+        raise InterruptionError("asked to stop")
+
+    result = run_gemm(Run(REQUEST, SystemClock()), LateWatcher(0.5, stop))
+    assert result.state is ResultState.INTERRUPTED
+    assert result.metric("gemms_run")
+    assert result.metric("gemms_verified") == result.metric("gemms_run")
+
+
+@pytest.mark.parametrize("operand", ["a", "b"])
+def test_operand_that_changed_after_the_last_product_is_told(operand: str) -> None:
+    """No product shows it; the operands are hashed again at the end."""
+    seen: dict[str, Tensor] = {}
+
+    def choose(name: str, kind: str, architecture: str | None) -> Multiplication:
+        real = choose_multiplication(name, kind, architecture)
+
+        def keep(a: Tensor, b: Tensor, out: Tensor) -> None:
+            seen.update(a=a, b=b)
+            real.run(a, b, out)
+
+        return msgspec.structs.replace(real, run=keep)
+
+    def flip() -> None:
+        bit_view(seen[operand])[3, 5] ^= 1
+
+    watcher = LateWatcher(1.0, flip)
+    result = run_gemm(Run(REQUEST, SystemClock()), watcher, choose)
+    assert (result.conditions["verification"], result.metric("mismatches")) == ("mismatch", 1)
+    (report,) = result.conditions["mismatch_reports"]
+    assert report["origin"] == f"operand_{operand}"
+    assert "changed in memory during the load" in result.detail
+    assert account((), (result,)).state is State.FAILED
+    assert watcher.told[-1].metric("mismatches") == 1
+    assert sound_conditions(result.conditions) == result.conditions
+
+
+def test_an_accelerator_checks_the_share_that_costs_two_percent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where checking each product would cost 8 %, a quarter is drawn, and the result says so."""
+    monkeypatch.setattr(
+        "nodevet.checks.burnin.workload.checked_share", lambda _overhead, _kind: checked_share(0.08, "cuda")
+    )
+    result = run_gemm(Run(msgspec.structs.replace(REQUEST, seconds=1.0), SystemClock()), Watcher())
+    assert result.conditions["checked_share"] == 0.25
+    fraction = result.metric("verified_fraction")
+    assert fraction is not None and 0.1 < fraction < 0.4
+    assert "25 % of the products were checked, drawn at random" in result.detail
+    assert result.metric("bytes_verified") == (result.metric("gemms_verified") or 0) * 256 * 256 * 4
+
+
+@pytest.mark.parametrize(
+    ("overhead", "kind", "share"),
+    [(None, "cuda", 1.0), (-0.01, "cuda", 1.0), (0.02, "cuda", 1.0), (0.04, "rocm", 0.5), (0.3, "cpu", 1.0)],
+)
+def test_share_of_checked_products(overhead: float | None, kind: str, share: float) -> None:
+    """Processors check each product; accelerators as many as fit into 2 % of the time."""
+    assert checked_share(overhead, kind) == share
 
 
 def test_too_little_memory_is_refused_with_both_figures() -> None:

@@ -7,12 +7,13 @@ witness.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 
 import msgspec
 
 from .library import Tensor, torch
 from .multiply import Multiplication
-from .operands import OperandSet, digest
+from .operands import Operand, OperandSet, digest
 from .ring import Product, Ring
 from .sums import bit_view
 from .witness import spread, true_bits
@@ -22,6 +23,9 @@ Origin = str
 every cell is right, and the device's copy or calculation of their sums is wrong."""
 
 _SUSPECTS = 256
+_ELEMENTS = 1 << 27
+"""Elements of an operand that a diagnosis makes on the host, which takes a few seconds."""
+
 _EXAMPLES = 64
 _RERUNS = 3
 _TILE = 128
@@ -76,18 +80,23 @@ class Mismatch(msgspec.Struct, frozen=True, kw_only=True):
         return plain | {"persistence": self.persistence}
 
 
-def locate(ring: Ring, product: Product, multiplication: Multiplication) -> Mismatch:
-    """Diagnose the slot of *product*, which must not have been written since; runs three more products."""
+def locate(
+    ring: Ring, product: Product, multiplication: Multiplication, pause: Callable[[], None] = lambda: None
+) -> Mismatch:
+    """Diagnose the slot of *product*, which must not have been written since; runs three more products.
+
+    *pause* is called at least every second.
+    """
     frozen = ring.slots[product.slot].clone()
     rows, words = ring.wrong_sums(product, frozen)
-    suspects, complete = _suspects(rows, words, frozen)
     operands = ring.sets[product.operand_set]
+    suspects, complete = _suspects(rows, words, frozen, operands.a.recipe.inner)
     data_type, output = multiplication.data_type, multiplication.output
-    want = true_bits(operands, data_type, suspects[0] + product.offset, suspects[1], output)
+    want = true_bits(operands, data_type, suspects[0] + product.offset, suspects[1], output, pause)
     device = frozen.device
     got = bit_view(frozen)[suspects[0].to(device)][:, suspects[1].to(device)].cpu()
     wrong = torch.nonzero(want != got)
-    origin, operand_rows = _origin(ring, product, multiplication, suspects, want != got, got)
+    origin, operand_rows = _origin(ring, product, multiplication, suspects, want != got, got, pause)
     if origin == "output" and complete and not len(wrong):
         origin = "checksum"
     wrong_again = _rerun(ring, product, frozen)
@@ -118,8 +127,12 @@ def locate(ring: Ring, product: Product, multiplication: Multiplication) -> Mism
     )
 
 
-def _suspects(rows: Tensor, words: Tensor, result: Tensor) -> tuple[tuple[Tensor, Tensor], bool]:
-    """Return the rows and columns to check. A change that cancels in one direction leaves only the other."""
+def _suspects(rows: Tensor, words: Tensor, result: Tensor, inner: int) -> tuple[tuple[Tensor, Tensor], bool]:
+    """Return the rows and columns to check, and whether these are all that disagree.
+
+    A change that cancels in one direction leaves only the other. *inner* is K: so many elements of an operand are made
+    for each row and column.
+    """
     per_word = 8 // result.element_size()
     columns = (words.unsqueeze(1) * per_word + torch.arange(per_word)).flatten()
     every_row, every_column = torch.arange(result.shape[0]), torch.arange(result.shape[1])
@@ -127,7 +140,8 @@ def _suspects(rows: Tensor, words: Tensor, result: Tensor) -> tuple[tuple[Tensor
         rows = every_row
     elif len(columns) == 0:
         columns = every_column
-    limit = _SUSPECTS if len(rows) > _SUSPECTS and len(columns) > _SUSPECTS else max(result.shape)
+    one_long = len(rows) <= _SUSPECTS or len(columns) <= _SUSPECTS
+    limit = max(_SUSPECTS, _ELEMENTS // inner) if one_long else _SUSPECTS
     complete = len(rows) <= limit and len(columns) <= limit
     return (spread(rows, limit), spread(columns, limit)), complete
 
@@ -139,30 +153,61 @@ def _origin(
     suspects: tuple[Tensor, Tensor],
     wrong: Tensor,
     got: Tensor,
+    pause: Callable[[], None],
 ) -> tuple[Origin, tuple[int, ...]]:
     """Return the origin: the operands where their bits changed, a lost write where the old result is still there."""
     operands = ring.sets[product.operand_set]
     for name, operand in (("operand_a", operands.a), ("operand_b", operands.b)):
-        changed = torch.nonzero(digest(operand.stored).rows != operand.digest.rows).flatten()
-        if len(changed):
-            return name, tuple(changed[:_EXAMPLES].tolist())
-    if product.before is not None and _is_lost_write(ring.sets, product.before, multiplication, suspects, wrong, got):
-        return "lost_write", ()
+        changed = _changed_rows(operand)
+        if changed:
+            return name, changed
+    if product.before is not None:
+        earlier_set, earlier_offset = product.before
+        earlier = true_bits(
+            ring.sets[earlier_set],
+            multiplication.data_type,
+            suspects[0] + earlier_offset,
+            suspects[1],
+            multiplication.output,
+            pause,
+        )
+        if wrong.any() and torch.equal(earlier[wrong], got[wrong]):
+            return "lost_write", ()
     return "output", ()
 
 
-def _is_lost_write(
-    sets: list[OperandSet],
-    before: tuple[int, int],
-    multiplication: Multiplication,
-    suspects: tuple[Tensor, Tensor],
-    wrong: Tensor,
-    got: Tensor,
-) -> bool:
-    earlier_set, earlier_offset = before
-    data_type, output = multiplication.data_type, multiplication.output
-    earlier = true_bits(sets[earlier_set], data_type, suspects[0] + earlier_offset, suspects[1], output)
-    return bool(wrong.any()) and torch.equal(earlier[wrong], got[wrong])
+class ChangedOperand(msgspec.Struct, frozen=True, kw_only=True):
+    """An operand whose bits differ from those at the start of the run, although no product showed it."""
+
+    operand_set: int
+    origin: Origin
+    operand_rows: tuple[int, ...]
+    cells: int = 0
+    complete: bool = False
+
+    def facts(self) -> dict[str, object]:
+        """Return its facts as plain values, under the names of a located mismatch."""
+        plain: dict[str, object] = msgspec.json.decode(msgspec.json.encode(self))
+        return plain
+
+
+def changed_operands(sets: list[OperandSet]) -> list[ChangedOperand]:
+    """Return the operands of *sets* whose bits have changed since they were made, with their rows in memory."""
+    changed = []
+    for each in sets:
+        for name, operand in (("operand_a", each.a), ("operand_b", each.b)):
+            rows = _changed_rows(operand)
+            if rows:
+                changed.append(ChangedOperand(operand_set=each.index, origin=name, operand_rows=rows))
+    return changed
+
+
+def _changed_rows(operand: Operand) -> tuple[int, ...]:
+    now = digest(operand.stored)
+    rows = torch.nonzero(now.rows != operand.digest.rows).flatten()
+    if not len(rows) and not torch.equal(now.columns, operand.digest.columns):
+        return (-1,)
+    return tuple(rows[:_EXAMPLES].tolist())
 
 
 def _rerun(ring: Ring, product: Product, frozen: Tensor) -> int:

@@ -6,7 +6,7 @@ proves the device wrong), ``unmeasured: nothing verified``; ``mismatch_reports``
 one per planted fault. ``refusal`` of a refused result names the cause: the ``format``, which the device lacks,
 ``untold`` (it is unknown whether the device has the format), its ``exactness`` at this K (others may run after each of
 these), or the ``device`` (none will run). ``left_out`` names the part of the device that the load did not reach; then
-nothing is proved of the device.
+nothing is proved of the device. ``checked_share`` is the share of the products that are checked, drawn at random.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ result of another operand set behind. Each product takes its rows of A at anothe
 from __future__ import annotations
 
 import functools
+import random
 from collections.abc import Callable
 from enum import StrEnum
 
@@ -41,6 +42,32 @@ def checking_for(kind: str, data_type: str) -> Checking:
     return Checking.BOTH if kind == "cpu" and data_type != "int8" else Checking.ALTERNATE
 
 
+OVERHEAD_LIMIT = 0.02
+"""The share of an accelerator's time that checking may take."""
+
+
+def checked_share(overhead: float | None, kind: str) -> float:
+    """Return the share of products to check on a device of *kind* on which checking each costs *overhead*, a ratio.
+
+    On accelerators K is limited, so that checking can cost more than 2 %: then a part is drawn. Processors check all.
+    """
+    if kind == "cpu" or overhead is None or overhead <= OVERHEAD_LIMIT:
+        return 1.0
+    return OVERHEAD_LIMIT / overhead
+
+
+def drawing(share: float) -> Callable[[], bool]:
+    """Return a function that is true with the probability *share*.
+
+    It asks the system for randomness: a product is drawn after it was written, and neither the device nor a library
+    can know which.
+    """
+    if share >= 1.0:
+        return lambda: True
+    source = random.SystemRandom()
+    return lambda: source.random() < share
+
+
 class Product(msgspec.Struct, frozen=True):
     """One product: its number, slot, operand set and row offset, and the previous content of the slot."""
 
@@ -67,8 +94,12 @@ class Ring:
         lag: int,
         seed: int,
         checking: Checking,
+        draw: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Prepare the ring; a number of slots divisible by the number of operand sets would hide lost writes."""
+        """Prepare the ring; a number of slots in which one keeps its operand set would hide lost writes.
+
+        *draw* returns whether the next product is checked.
+        """
         if keeps_operand_set(len(slots), len(sets)) or lag >= len(slots):
             raise ValueError(f"{len(slots)} slots with lag {lag} for {len(sets)} operand sets")
         self.slots = slots
@@ -78,6 +109,7 @@ class Ring:
         self._lag = lag
         self._seed = seed
         self._checking = checking
+        self._draw = draw
         self._m = slots[0].shape[0]
         self._offsets = (sets[0].a.matrix.shape[0] - self._m) // OFFSET_STEP + 1
         self._products: list[Product | None] = [None] * len(slots)
@@ -99,7 +131,7 @@ class Ring:
         checked: list[Product | None] = []
         for position in range(count):
             self._multiply()
-            checked.append(self._check(proofs[position]) if len(self._unchecked) > self._lag else None)
+            checked.append(self._check_if_drawn(proofs[position]) if len(self._unchecked) > self._lag else None)
         return lambda: _outcome(checked, proofs)
 
     def run_unchecked(self, count: int) -> None:
@@ -124,7 +156,7 @@ class Ring:
 
     def _check_oldest(self, count: int) -> tuple[list[Product], list[Product]]:
         proofs = self._proofs(count)
-        checked: list[Product | None] = [self._check(proofs[position]) for position in range(len(proofs))]
+        checked = [self._check_if_drawn(proofs[position]) for position in range(len(proofs))]
         return _outcome(checked, proofs)
 
     def operands_of(self, product: Product) -> tuple[Tensor, Tensor]:
@@ -158,6 +190,12 @@ class Ring:
         self._products[slot] = product
         self._unchecked.append(product)
         self._number += 1
+
+    def _check_if_drawn(self, proof: Tensor) -> Product | None:
+        if self._draw():
+            return self._check(proof)
+        self._unchecked.pop(0)
+        return None
 
     def _check(self, proof: Tensor) -> Product:
         product = self._unchecked.pop(0)

@@ -8,6 +8,7 @@ witness.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import accumulate
 
 import msgspec
@@ -18,6 +19,9 @@ from .operands import OperandSet
 from .recipe import entry, make_integers
 from .scales import result_bits
 from .sums import bit_view
+
+_PIECE = 1 << 22
+"""Elements of an operand that are made at once on the host: five copies of 64 bits take 160 MB."""
 
 _SUSPECTS = 16
 _BESIDE = 512
@@ -74,20 +78,34 @@ def exact_terms(operands: OperandSet, row: int, column: int) -> list[int]:
     return [entry(a, row, k) * entry(b, k, column) for k in range(a.columns)]
 
 
-def true_block(operands: OperandSet, rows: Tensor, columns: Tensor) -> Tensor:
+def true_block(operands: OperandSet, rows: Tensor, columns: Tensor, pause: Callable[[], None] = lambda: None) -> Tensor:
     """Return the true integers at *rows* of the extended A and *columns* of B, from the hash alone, on the host.
 
-    All partial sums stay below 2**53, so the fp64 product is exact in any order.
+    All partial sums stay below 2**53, so the fp64 product is exact in any order. Works in pieces and calls *pause*
+    before each: the columns of a whole row of a large product would take 8 GiB.
     """
-    inner = torch.arange(operands.a.recipe.columns, dtype=torch.int64)
-    a = make_integers(operands.a.recipe, rows, inner).to(torch.float64)
-    b = make_integers(operands.b.recipe, inner, columns).to(torch.float64)
-    return torch.mm(a, b).to(torch.int64)
+    inner = torch.arange(operands.a.recipe.inner, dtype=torch.int64)
+    lines = max(1, _PIECE // len(inner))
+    block = torch.empty(len(rows), len(columns), dtype=torch.int64)
+    for top in range(0, len(rows), lines):
+        a = make_integers(operands.a.recipe, rows[top : top + lines], inner).to(torch.float64)
+        for left in range(0, len(columns), lines):
+            pause()
+            b = make_integers(operands.b.recipe, inner, columns[left : left + lines]).to(torch.float64)
+            block[top : top + lines, left : left + lines] = torch.mm(a, b).to(torch.int64)
+    return block
 
 
-def true_bits(operands: OperandSet, data_type: DataType, rows: Tensor, columns: Tensor, output: torch.dtype) -> Tensor:
+def true_bits(
+    operands: OperandSet,
+    data_type: DataType,
+    rows: Tensor,
+    columns: Tensor,
+    output: torch.dtype,
+    pause: Callable[[], None] = lambda: None,
+) -> Tensor:
     """Return the bits of the true result in *output* at *rows* of the extended A and *columns* of B, on the host."""
-    return _bits(true_block(operands, rows, columns), operands, data_type, (rows, columns), output)
+    return _bits(true_block(operands, rows, columns, pause), operands, data_type, (rows, columns), output)
 
 
 def _bits(

@@ -22,13 +22,13 @@ from .flags import apply_flags, relevant_variables, require_clean_environment
 from .host import has_bf16_units
 from .layout import EXTRA_ROWS, WORKSPACE_BYTES, Layout, fit_memory, fit_shape, lay_out
 from .library import torch
-from .locate import Mismatch, locate
+from .locate import ChangedOperand, Mismatch, changed_operands, locate
 from .metrics import figures, verification_state
 from .multiply import Multiplication, choose_multiplication
 from .operands import OperandSet, build_sets, make_sets
 from .peak import theoretical_peak
 from .plan import WORKLOAD, GemmRequest, planned_shape
-from .ring import Product, Ring, checking_for
+from .ring import Product, Ring, checked_share, checking_for, drawing
 from .selftest import Planting, Stage, self_test
 from .stops import Stops
 from .witness import Witness
@@ -79,6 +79,7 @@ class Run:
         self.checked = 0
         self.mismatches = 0
         self.reports: list[Mismatch] = []
+        self.changed: list[ChangedOperand] = []
         self.overhead: float | None = None
         self.output_bytes = 0
         self._clock = clock
@@ -122,6 +123,7 @@ class Run:
             "mismatch_reports": [
                 *(witness.facts() for witness in self._witnesses),
                 *(report.facts() for report in self.reports),
+                *(operand.facts() for operand in self.changed),
             ],
             "self_test": msgspec.to_builtins(self.plantings),
             "refuted_certificates": [
@@ -272,8 +274,28 @@ def _carry_out(run: Run, control: Control, device: ComputeDevice, choose: Choose
             )
         )
     _measure_overhead(run, control, device, make_ring(), layout, take)
-    with Stops() as stops:
-        measure(run, control, device, make_ring(), layout, take, stops)
+    share = checked_share(run.overhead, device.kind)
+    run.conditions["checked_share"] = share
+    ring = make_ring(draw=drawing(share))
+    try:
+        with Stops() as stops:
+            measure(run, control, device, ring, layout, take, stops)
+    finally:
+        _finish(run, control, ring, take)
+
+
+def _finish(run: Run, control: Control, ring: Ring, take: Take) -> None:
+    """Check the products that wait, and hash the operands again: also where the load was interrupted."""
+    checked, failed = ring.drain()
+    run.verified += len(checked)
+    take(ring, checked, failed)
+    if run.reports:
+        return  # the diagnosis of a wrong product has hashed its operands
+    run.changed = changed_operands(ring.sets)
+    if run.changed:
+        run.mismatches += len(run.changed)
+        run.checked += len(run.changed)
+        control.known(run.result(ResultState.DIED, _summary(run)))
 
 
 def _describe(device: ComputeDevice, multiplication: Multiplication) -> dict[str, Any]:
@@ -441,9 +463,6 @@ def measure(
                 "mismatches": run.mismatches,
             },
         )
-    checked, failed = ring.drain()
-    run.verified += len(checked)
-    take(ring, checked, failed)
 
 
 def _account(
@@ -461,7 +480,7 @@ def _account(
     run.mismatches += len(failed)
     control.known(run.result(ResultState.DIED, "a wrong result was found"))
     for product in failed[: LOCATED_AT_MOST - len(run.reports)]:
-        run.reports.append(locate(ring, product, multiplication))
+        run.reports.append(locate(ring, product, multiplication, control.pause))
         control.known(run.result(ResultState.DIED, _summary(run)))
 
 
@@ -472,6 +491,12 @@ def _summary(run: Run) -> str:
         return (
             f"{run.mismatches} of {run.checked} products wrong; first: product {worst.product}, {worst.cells} cells, "
             f"blamed {worst.origin}, {worst.persistence}"
+        )
+    if run.changed:
+        first_operand = run.changed[0]
+        return (
+            f"{first_operand.origin.replace('_', ' ')} of set {first_operand.operand_set} changed in memory during the "
+            f"load, rows {', '.join(map(str, first_operand.operand_rows[:4]))}; no product that was checked showed it"
         )
     wrong = [certificate.witness for certificate in run.certificates if certificate.witness is not None]
     if wrong:
@@ -486,7 +511,10 @@ def _summary(run: Run) -> str:
     missed = [planting.fault for planting in run.plantings if not planting.located]
     if missed:
         return f"the self-test missed {', '.join(missed)}: nothing is verified"
-    return f"in part: {run.conditions[LEFT_OUT]}" if LEFT_OUT in run.conditions else ""
+    share = run.conditions.get("checked_share", 1.0)
+    drawn = f"{100 * share:.0f} % of the products were checked, drawn at random" if share < 1.0 else ""
+    in_part = f"in part: {run.conditions[LEFT_OUT]}" if LEFT_OUT in run.conditions else ""
+    return "; ".join(part for part in (in_part, drawn) if part)
 
 
 def _first_line(error: BaseException) -> str:

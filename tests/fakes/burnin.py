@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 
 import msgspec
 from fakes.needs_torch import NO_TORCH
@@ -48,11 +49,12 @@ def make_ring(
     lag: int = 1,
     checking: Checking = Checking.BOTH,
     seed: int = SEED,
+    draw: Callable[[], bool] = lambda: True,
 ) -> Ring:
     """Return a ring over new slots of zeros; *run* stands in for the multiplication."""
     results = [torch.zeros(M, N, dtype=ready.multiplication.output) for _ in range(slots)]
     chosen = run or ready.multiplication.run
-    return Ring(chosen, ready.sets, ready.goldens, results, lag=lag, seed=seed, checking=checking)
+    return Ring(chosen, ready.sets, ready.goldens, results, lag=lag, seed=seed, checking=checking, draw=draw)
 
 
 class BatchClock:
