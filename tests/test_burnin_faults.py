@@ -184,8 +184,7 @@ def test_a_fault_in_a_product_that_is_not_drawn_passes() -> None:
     ready = prepared("fp32")
     for first, found in ((8, True), (9, False)):
         planted = Planted(ready.multiplication.run, flip(3, 4, 7), first=first, key=0)
-        even = itertools.cycle([True, False])
-        ring = make_ring(ready, planted, draw=lambda even=even: next(even))
+        ring = make_ring(ready, planted, draw=itertools.cycle([True, False]).__next__)
         failed = [product.number for _ in range(20) for product in ring.run_batch(1)()[1]]
         assert failed == ([first] if found else [])
 
