@@ -180,6 +180,21 @@ def test_ring_holds_its_promises(memory: int, cache: int | None, gemm_seconds: f
     assert ring.covers_cache is (None if cache is None else ring.lag * side * side * 4 >= 2 * cache)
 
 
+def test_a_probe_does_not_wait_for_a_cache_that_it_cannot_fill() -> None:
+    """A virtual machine that reports 480 MB of cache: 960 products would wait, for a load of 2 s."""
+    ring = lay_out(
+        (512, 512, 4096),
+        data_types()["fp32"],
+        4,
+        budget_bytes=2 * GIB,
+        cache_bytes=480 << 20,
+        gemm_seconds=0.02,
+        seconds=2.0,
+    )
+    assert (ring.lag, ring.covers_cache) == (100, False)
+    assert ring.bytes < GIB // 2
+
+
 def test_shape_is_halved_until_a_product_is_short_enough() -> None:
     """On a slow device K shrinks first, then the sides; a fast one keeps the shape of the plan."""
     rate = 1e12

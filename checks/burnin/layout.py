@@ -99,7 +99,8 @@ def lay_out(
             "free memory or choose a smaller shape"
         )
     batch = max(1, int(BATCH_SECONDS / gemm_seconds))
-    lag = max(1, math.ceil(2 * (cache_bytes or 0) / slot))
+    # A virtual machine may report the cache of its whole host: no more products wait than the load measures.
+    lag = max(1, min(math.ceil(2 * (cache_bytes or 0) / slot), int(seconds / gemm_seconds)))
     useful = max(_LEAST_SLOTS, int(seconds / gemm_seconds / _LEAST_LAPS))
     slots = _fitting(max(useful, lag + batch), most, data_type.set_count)
     if lag + batch > slots:
