@@ -1,0 +1,146 @@
+"""The speed of a verified load: against the peak of the device, and against its siblings in the same load.
+
+Both only warn. A slow device has a cause that other checks name (heat, power, clocks); the rate shows that it matters.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from nodevet.checks.core.model import Action, Device, FaultClass, Finding, Limit, Outcome, Result, ResultState
+from nodevet.checks.core.siblings import SiblingLimit, Slower, slower_devices
+from nodevet.checks.engine.judging import Rule
+from nodevet.checks.engine.registry import check
+from nodevet.checks.engine.retest import LEFT_OUT
+from nodevet.checks.engine.view import View, device_name
+from nodevet.checks.reference.limits import choose, from_table
+from nodevet.checks.reference.tables import load_table
+
+FLOOR = Rule(
+    check="burn-in-rate",
+    code="burnin.rate_low",
+    outcome=Outcome.WARN,
+    fault_class=FaultClass.HARDWARE,
+    action=Action.INSPECT,
+    gates=False,
+    next_step="compare power limit, clocks and temperature with a healthy node, then repeat the burn-in",
+)
+SIBLING = Rule(
+    check="burn-in-rate",
+    code="burnin.slower_than_siblings",
+    outcome=Outcome.WARN,
+    fault_class=FaultClass.HARDWARE,
+    action=Action.INSPECT,
+    gates=False,
+    next_step="compare power limit, clocks and temperature with the siblings, then repeat the burn-in",
+)
+
+_LARGE = 4096
+"""Least M and N of a product that fills an accelerator: smaller ones are slow on healthy devices."""
+
+_FORMATS = ("bf16", "fp16")
+"""Formats whose healthy efficiency is published for most parts."""
+
+
+class BurnInRate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Limits of the measured rates; None takes the limit of the table."""
+
+    least_efficiency_ratio: (
+        Annotated[
+            float,
+            Meta(gt=0, le=1.1, description="Warn when a large bf16 or fp16 load reaches less of the peak."),
+        ]
+        | None
+    ) = None
+
+
+@check("burn-in-rate", policy=BurnInRate)
+def judge(view: View, policy: BurnInRate) -> Iterator[Finding]:
+    """A verified load is as fast as the device's peak and its siblings let expect."""
+    results = [result for result in view.results if _tells_a_rate(result)]
+    slower = _slower(view.devices, results)
+    limit = choose("burnin.efficiency", configuration=policy.least_efficiency_ratio)
+    for device in view.devices:
+        own = [result for result in results if device.id in result.devices]
+        yield _floor(view, device, own, limit)
+        yield _sibling(view, device, own, slower)
+
+
+def _tells_a_rate(result: Result) -> bool:
+    is_whole = result.state is ResultState.FINISHED and not result.conditions.get(LEFT_OUT)
+    return is_whole and len(result.devices) == 1 and (result.metric("tflops_median") or 0) > 0
+
+
+def _floor(view: View, device: Device, results: Sequence[Result], limit: Limit) -> Finding:
+    """Compare the worst efficiency of *device* with *limit*."""
+    name = device_name(view, device.id)
+    large = [
+        (ratio, result)
+        for result in results
+        if result.dtype in _FORMATS and len(result.shape) == 3 and min(result.shape[:2]) >= _LARGE
+        if (ratio := result.metric("efficiency_ratio")) is not None
+    ]
+    if not large:
+        return FLOOR.on_node(
+            Outcome.SKIPPED, f"{name}: no large bf16 or fp16 load has run with a known peak", device=device.id
+        )
+    ratio, worst = min(large, key=lambda pair: pair[0])
+    facts = f"{name}: {worst.dtype} reached {100 * ratio:.0f} % of the peak"
+    if not limit.holds(ratio):
+        return FLOOR.on_node(Outcome.PASS, facts, device=device.id, value=ratio, limit=limit)
+    return FLOOR.on_node(
+        Outcome.WARN,
+        f"{facts}, the limit is {100 * limit.value:.0f} %",
+        device=device.id,
+        value=ratio,
+        limit=limit,
+        evidence_time=worst.ended,
+    )
+
+
+def _sibling(view: View, device: Device, results: Sequence[Result], slower: Mapping[str, Slower]) -> Finding:
+    name = device_name(view, device.id)
+    if not results:
+        return SIBLING.on_node(Outcome.SKIPPED, f"{name}: no burn-in has measured its rate", device=device.id)
+    found = slower.get(device.id)
+    if found is None:
+        return SIBLING.on_node(
+            Outcome.PASS, f"{name}: as fast as its siblings, or too few to compare", device=device.id
+        )
+    limit = Limit(">", found.limit, "standard_deviations", "table sibling_limits.csv")
+    return SIBLING.on_node(
+        Outcome.WARN,
+        f"{name}: {100 * found.below_ratio:.1f} % slower than its siblings in the same load, whose own spread is "
+        f"{100 * found.spread_ratio:.1f} %",
+        device=device.id,
+        value=round(found.deviations, 2),
+        limit=limit,
+        evidence_time=results[-1].ended,
+    )
+
+
+def _slower(devices: Sequence[Device], results: Sequence[Result]) -> dict[str, Slower]:
+    """Return the devices that are slower than those of their model in the same load, by device."""
+    limits = load_table("sibling_limits.csv", SiblingLimit)
+    least = from_table("burnin.least_spread").value
+    models = {device.id: device.model for device in devices}
+    loads: dict[tuple[str, str], dict[str, dict[tuple[str | None, tuple[int, ...]], float]]] = {}
+    for result in results:
+        device, load = result.devices[0], result.conditions.get("load")
+        rate = result.metric("tflops_median")
+        if isinstance(load, str) and device in models and rate is not None and math.isfinite(rate):
+            rates = loads.setdefault((load, models[device]), {}).setdefault(device, {})
+            rates[result.dtype, result.shape] = rate
+    found: dict[str, Slower] = {}
+    for by_device in loads.values():
+        workloads = set.intersection(*(set(rates) for rates in by_device.values()))
+        order = sorted(workloads, key=str)
+        if order:
+            rates_of = {device: [rates[each] for each in order] for device, rates in by_device.items()}
+            found |= {each.device: each for each in slower_devices(rates_of, limits, least)}
+    return found
