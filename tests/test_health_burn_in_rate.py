@@ -81,7 +81,7 @@ def test_healthy_nodes_raise_no_alarm(spread: float) -> None:
 
 @pytest.mark.parametrize(("spread", "named"), [(0.0, 1.0), (0.005, 0.99), (0.0075, 0.85)])
 def test_a_device_that_is_ten_percent_slow_is_named(spread: float, named: float) -> None:
-    """Alone among eight. At a spread of 1 % it is named in two of three nodes (docs/explanation/verdict.md)."""
+    """Alone among eight. At a spread of 1 % it is named in two of three nodes (docs/explanation/verified-load.md)."""
     found = [slower_devices(node(spread, seed=seed, slow=(0.1,)), LIMITS, SPREAD) for seed in range(400)]
     assert sum([each.device for each in some] == ["gpu0"] for some in found) >= named * len(found)
 
