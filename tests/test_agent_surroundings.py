@@ -140,7 +140,7 @@ def test_descriptors_above_what_select_takes_cost_no_page(tmp_path: Path, kernel
         agent.wait_for(lambda status: status["agent"]["ready"])
         assert agent.process is not None
         had = resource.prlimit(agent.process.pid, resource.RLIMIT_NOFILE)
-        refused = "no connection can be taken: Too many open files: raise LimitNOFILE"
+        refused = "no connection can be accepted: Too many open files: raise LimitNOFILE"
         with Session(agent.runtime_dir / SOCKET_NAME) as session:
             assert session.ask("status")
             resource.prlimit(agent.process.pid, resource.RLIMIT_NOFILE, (1, had[1]))

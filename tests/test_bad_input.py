@@ -111,7 +111,6 @@ def host_agent(folder: Path, *, probe: str = "off", log: Path | None = None) -> 
         (["burn-in", "--seconds", "inf"], ["--seconds", "above 0"]),
         (["ack", "x"], ["--note"]),
         (["explain", "xid", "79x"], ["not a code, check or quantity", "did you mean nvidia.xid.79"]),
-        (["history"], ["no agent has run with this state directory"]),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
@@ -119,6 +118,12 @@ def test_wrong_usage_is_one_line_that_says_what_is_right(places: Places, words: 
     """Exit 64, and the next step."""
     with_places = places.words if words[0] in ("check", "history", "burn-in") and "--from" not in words else ()
     assert_one_line(nodevet(*words, *with_places), USAGE, *said)
+
+
+def test_history_without_a_database_names_it_and_the_next_step(places: Places) -> None:
+    """Exit 3 as for every answer that is not there: the command was right."""
+    done = nodevet("history", *places.words)
+    assert_one_line(done, UNKNOWN, str(places.state / "nodevet.db"), "start `nodevet agent`", "--state-dir")
 
 
 @pytest.mark.parametrize("words", [["status"], ["ack", "x", "--note", "y"], ["release"]], ids=lambda words: words[0])

@@ -70,11 +70,11 @@ NOT_THE_DRIVERS = {
     "idle_abort": "no driver fault is known: report this",
     "idle_term": "not sent by the agent",
     "term": "was killed by SIGTERM in: fake_read(b, fast)",
-    "no_memory": "for want of memory; it said last: terminate called after throwing an instance of 'std::bad_alloc'",
-    "no_threads": "for want of threads; it said last: what():  Resource temporarily unavailable; see pids.max",
+    "no_memory": "for lack of memory; it said last: terminate called after throwing an instance of 'std::bad_alloc'",
+    "no_threads": "for lack of threads; it said last: what():  Resource temporarily unavailable; see pids.max",
     "interpreter": "it said last: Fatal Python error: none_dealloc: deallocating None; no driver fault is known",
     "fatal": "it said last: Fatal Python error: none_dealloc: deallocating None; no driver fault is known",
-    "talkative": "for want of memory",
+    "talkative": "for lack of memory",
     "linker": "(required by python3); a part of nodevet is missing or broken: reinstall nodevet",
     "import_error": "a part of nodevet is missing or broken: reinstall nodevet",
     "raise": "it said last: ValueError: invalid literal for int() with base 16: ''",
@@ -319,7 +319,7 @@ def test_a_hang_while_the_heartbeat_stands_still_is_nobodys_fault(bench: Bench) 
             bench.clock.advance(0.3)
             bench.until(lambda: True)
         bench.until(lambda: bench.status().state is ReaderState.HUNG and bench.status().pid is None)
-        assert f"the process that keeps time beside it (process {pid}) is stopped too" in said(bench)
+        assert f"the idle test process (process {pid}) is stopped too" in said(bench)
         assert not is_hard(bench)
         assert bench.status().witnessed == 0
         rise(bench)
@@ -354,7 +354,7 @@ def test_a_heartbeat_that_was_killed_is_another_one_for_the_next_call(bench: Ben
     bench.until(lambda: bool(heartbeat.failure))
     bench.pass_time(DEADLINE * 0.4)
     bench.until(lambda: bench.status().state is ReaderState.HUNG and bench.status().pid is None)
-    assert "the process that keeps time beside it was killed: see journalctl -k" in said(bench)
+    assert "the idle test process was killed: see journalctl -k" in said(bench)
     assert bench.status().witnessed == 0
     bench.clock.advance(1.0)
     bench.until_in("fake_read(b")  # the round that was not finished, while the first heartbeat would still be wanted
@@ -366,8 +366,8 @@ def test_a_heartbeat_that_was_killed_is_another_one_for_the_next_call(bench: Ben
 @pytest.mark.parametrize(
     ("program", "words"),
     [
-        ("raise SystemExit(1)", "the process that keeps time beside it could not start: see the log of the agent"),
-        ("import os\nos.write(1, os.read(0, 64))", "the process that keeps time beside it was killed: see journalctl"),
+        ("raise SystemExit(1)", "the idle test process could not start: see the log of the agent"),
+        ("import os\nos.write(1, os.read(0, 64))", "the idle test process was killed: see journalctl"),
     ],
     ids=["no start", "one answer"],
 )
@@ -1088,7 +1088,7 @@ def test_a_file_that_another_program_cuts_short_is_no_crash_of_the_driver(tmp_pa
     for _ in range(3):
         os.truncate(lock, 0)
         fall(bench, "touch")
-        told = f"but it shares {lock} with other programs: one may have cut it"
+        told = f"but it shares {lock} with other programs: one may have truncated it"
         assert f"was killed by SIGBUS in: fake_read(b, fast), {told}" in said(bench)
         assert not is_hard(bench)
         assert bench.status().witnessed == 0
@@ -1113,7 +1113,7 @@ def test_a_bus_error_in_each_start_is_the_drivers_once_its_files_were_seen(tmp_p
     """The first shows nothing; later ones stand still until the files are noted, which the next start reads through."""
     bench = Bench(tmp_path, start="cut", unreadable=["/proc/self/mem"])  # its first byte is EIO, for everybody
     for witnessed, told in (
-        (0, "it is not known which files it had mapped: none of its starts got that far; look in `journalctl -k`"),
+        (0, "it is not known which files it had mapped: no start reached that point; search `journalctl -k`"),
         (1, "the collector was killed by SIGBUS in: fake_init"),
         (1, "/proc/self/mem cannot be read: Input/output error"),
     ):
@@ -1131,7 +1131,10 @@ def test_a_bus_error_in_each_start_while_a_file_is_shared_is_nobodys_fault(tmp_p
     lock = tmp_path / "lock"
     lock.write_bytes(bytes(4096))
     bench = Bench(tmp_path, start="cut", share=str(lock))
-    for told in ("it is not known which files", *2 * (f"it shares {lock} with other programs: one may have cut it",)):
+    for told in (
+        "it is not known which files",
+        *2 * (f"it shares {lock} with other programs: one may have truncated it",),
+    ):
         start(bench)
         assert told in bench.status().detail
         assert bench.status().witnessed == 0
@@ -1437,7 +1440,7 @@ def test_words_excuse_a_crash_three_times(
         monkeypatch.setattr(Shortages, name, lambda _self: "")
     for times in range(1, 4):
         fall(bench, words)
-        assert "for want of" in said(bench)
+        assert "for lack of" in said(bench)
         rise(bench, 61.0 * times)
     assert bench.status().witnessed == 0
     following = restarted(bench, tmp_path / "next")
@@ -1458,7 +1461,7 @@ def test_words_that_the_kernel_bears_out_excuse_each_crash(
     monkeypatch.setattr(Shortages, shortage, lambda _self: "there is no more")
     for times in range(1, 6):
         fall(bench, "no_memory")
-        assert "for want of memory" in said(bench)
+        assert "for lack of memory" in said(bench)
         rise(bench, 61.0 * times)
     assert bench.supervisor.falls == ()
 

@@ -346,8 +346,8 @@ def test_a_user_follows_the_links_that_the_kernel_lets_a_process_follow(tmp_path
 
 
 NO_PLACES = {
-    "no device": ("/dev/nodevet-no-such-device", "no such device, and a plain file in /dev is gone"),
-    "a device": ("/dev/urandom", "it is a device that is no terminal"),
+    "no device": ("/dev/nodevet-no-such-device", "no such device; a plain file in /dev would be lost"),
+    "a device": ("/dev/urandom", "it is a device and not a terminal"),
     "links in a circle": ("{folder}/loop", "Too many levels of symbolic links"),
     "a socket": ("{folder}/socket", "it is a socket"),
     "a long name": ("{folder}/" + "x" * 252, "File name too long"),

@@ -300,7 +300,7 @@ def test_a_port_in_use_is_one_line_that_names_the_holder(start: Start) -> None:
 
 def test_a_foreign_address_is_refused() -> None:
     """An address that no interface has is named."""
-    with pytest.raises(ConfigurationError, match=r"192\.0\.2\.1 is no address of this machine"):
+    with pytest.raises(ConfigurationError, match=r"192\.0\.2\.1 is not an address of this machine"):
         HttpServer("192.0.2.1:0", lambda: None, lambda: None)
 
 

@@ -131,7 +131,7 @@ def test_what_was_overwritten_before_the_start_is_read_from_the_journal(terminal
     assert codes(watch.read() + watch.settle()) in (["62", "79"], ["79", "62"])
     assert watch.read() == watch.settle() == []
     assert watch.state.lost_records == 0
-    assert any("of 3 overwritten records the journal has 3" in note for note in rig.notes)
+    assert any("the journal has 3 of 3 overwritten records" in note for note in rig.notes)
     watch.close()
 
 
@@ -336,7 +336,9 @@ def test_what_the_journal_told_before_it_stopped_counts(terminal: str) -> None:
     watch = rig.start(output=breaks_off)
     assert codes(watch.read() + watch.settle()) == ["79"]
     assert watch.state.lost_records == 38
-    assert any("has 2, and does not tell the rest: did not end" in note for note in rig.notes), rig.notes
+    assert any(
+        "has 2 of 40 overwritten records; the others cannot be read: did not end" in note for note in rig.notes
+    ), rig.notes
     watch.close()
 
 
@@ -420,7 +422,7 @@ def test_records_that_nobody_read_are_told_on_every_surface(
     assert watch.trouble == ""  # nothing is known before the first look
     watch.read()
     watch.settle()
-    assert ("1 records were overwritten" in watch.trouble) is told
+    assert ("1 record was overwritten" in watch.trouble) is told
     assert ("enlarge the ring buffer with the kernel option log_buf_len" in watch.trouble) is told
     watch.close()
 
@@ -430,7 +432,7 @@ def test_records_that_nobody_read_are_told_on_every_surface(
     rig.records = [record(1, 9.0)]
     monkeypatch.setattr(oneshot, "KernelWatch", lambda *_, **__: rig.start())
     snapshot = oneshot.look(configuration, names=["kernel-log"], confirmed=False)
-    assert any("1 records were overwritten" in notice for notice in snapshot.agent.notices) is told
+    assert any("1 record was overwritten" in notice for notice in snapshot.agent.notices) is told
 
 
 class Failing:

@@ -125,9 +125,9 @@ def replaced(quantity: str, value: float | str | None) -> Callable[[Reading], Re
     ("snapshot", "own", "reason"),
     [
         (with_readings(lambda reading: reading), (), None),
-        (with_readings(replaced("compute_process_ids", "4711")), (), "1 process(es) hold it"),
+        (with_readings(replaced("compute_process_ids", "4711")), (), "1 process holds it"),
         (with_readings(replaced("compute_process_ids", "4711")), (4711,), None),
-        (with_readings(replaced("compute_process_ids", "4711,4712")), (4711,), "1 process(es) hold it"),
+        (with_readings(replaced("compute_process_ids", "4711,4712")), (4711,), "1 process holds it"),
         (with_readings(replaced("compute_process_ids", None)), (), "its processes could not be read"),
         (with_readings(replaced("memory_used_bytes", IDLE_MEMORY_BYTES + 1)), (), "1.0 GiB of its memory are in use"),
         (with_readings(replaced("memory_used_bytes", IDLE_MEMORY_BYTES)), (), None),

@@ -63,7 +63,7 @@ def test_an_address_that_comes_after_the_agent_is_waited_for(monkeypatch: pytest
     """At a boot the network may be up later; before, the agent ended with the exit code that systemd never retries."""
     clock = LateClock()
     server = listening("192.0.2.1:0", clock)
-    assert "192.0.2.1 is no address of this machine" in server.trouble
+    assert "192.0.2.1 is not an address of this machine" in server.trouble
     server.start()
     real = http._Server
 
@@ -104,7 +104,7 @@ def ticked_until(server: Listening, clock: LateClock, words: str, step_seconds: 
 
 def test_who_holds_the_port_is_named_as_it_is_now(holder: socket.socket) -> None:
     """Its holder may change, or an absent address come and be held; before, the first cause was told for ever."""
-    port, clock, causes = holder.getsockname()[1], LateClock(), iter(("n1 is no address of this machine", "pid 17"))
+    port, clock, causes = holder.getsockname()[1], LateClock(), iter(("n1 is not an address of this machine", "pid 17"))
     asked_in = []
 
     def make() -> HttpServer:
@@ -115,7 +115,7 @@ def test_who_holds_the_port_is_named_as_it_is_now(holder: socket.socket) -> None
     server.start()
     clock.ahead += AGAIN_SECONDS
     server.tick()
-    assert "no address" in server.trouble
+    assert "not an address" in server.trouble
     ticked_until(server, clock, "pid 17", CAUSE_SECONDS)
     assert len(asked_in) == 2
     assert asked_in[1] is not threading.current_thread(), "the loop looks through all processes"
@@ -224,7 +224,7 @@ def test_why_a_name_is_not_resolved_is_told_as_it_is_now(monkeypatch: pytest.Mon
 def test_a_link_local_address_is_bound_on_its_interface(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before, none could be; one whose interface comes after the agent ended it for good at each boot."""
     absent = listening("[fe80::1%nodevet0]:0", LateClock())
-    assert "fe80::1%nodevet0 is no address of this machine" in absent.trouble
+    assert "fe80::1%nodevet0 is not an address of this machine" in absent.trouble
     assert not is_free("[fe80::1%nodevet0]:0")
     monkeypatch.setattr(socket, "if_nametoindex", {"ib0": 7}.__getitem__)
     assert [with_zone(f"fe80::1%{zone}", 1) for zone in ("ib0", "4")] == [

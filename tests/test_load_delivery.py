@@ -316,7 +316,7 @@ def test_a_node_with_a_busy_device_is_no_proof_of_any(
     """The agent refuses the whole lease: every device is told as not proved, with who is in the way, and no exit 0."""
     with GpuNode(tmp_path, fake_nvml_library) as node:
         node.machine.update({f"processes.{slot}": "4712:1024" for slot in busy})
-        held = f"{pci(busy[0])}: 1 process(es) hold it"
+        held = f"{pci(busy[0])}: 1 process holds it"
         node.wait_for(lambda _status: held in refusal(node), 20.0, "no device is busy")
         burning = load(node, "finish")
         printed, said = burning.communicate(timeout=PATIENCE_SECONDS)
@@ -333,7 +333,7 @@ def test_a_refused_load_knows_its_device_by_the_name_that_status_prints(
     """`--device 3` of a busy device tells who holds it, as its PCI address does, and not that it is unknown."""
     with GpuNode(tmp_path, fake_nvml_library) as node:
         node.machine.update({"processes.3": "4712:1024"})
-        held = f"{pci(3)}: 1 process(es) hold it"
+        held = f"{pci(3)}: 1 process holds it"
         node.wait_for(lambda _status: held in refusal(node), 20.0, "no device is busy")
         burning = load(node, "finish", "--device", "3")
         printed, said = burning.communicate(timeout=PATIENCE_SECONDS)

@@ -175,7 +175,7 @@ def fall_silent(child: LoadChild, clock: LateClock) -> None:
         clock.ahead += 1.0 if child.alive else 0.0
         child.tick()
     assert not child.alive
-    assert "no sign of life" in child.detail
+    assert "no message for" in child.detail
 
 
 def put_to_rest(child: LoadChild, selector: selectors.BaseSelector) -> None:

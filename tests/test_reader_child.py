@@ -113,17 +113,17 @@ ERRORS = (
 )
 
 WANTS = (
-    (MemoryError(), "for want of memory: see free -m"),
-    (OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)), "for want of memory: see free -m"),
+    (MemoryError(), "for lack of memory: see free -m"),
+    (OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)), "for lack of memory: see free -m"),
     (OSError(errno.EMFILE, os.strerror(errno.EMFILE), "/proc/cpuinfo"), "descriptors: raise LimitNOFILE of the agent"),
-    (OSError(errno.ENFILE, os.strerror(errno.ENFILE), "/proc/cpuinfo"), "for want of descriptors: raise fs.file-max"),
-    (RuntimeError("can't start new thread"), "for want of threads: raise TasksMax"),
-    (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/run/lock"), "for want of room on a disk: see df -h and df -i"),
+    (OSError(errno.ENFILE, os.strerror(errno.ENFILE), "/proc/cpuinfo"), "for lack of descriptors: raise fs.file-max"),
+    (RuntimeError("can't start new thread"), "for lack of threads: raise TasksMax"),
+    (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/run/lock"), "for lack of space on a disk: see df -h and df -i"),
     (
         OSError(errno.EDQUOT, os.strerror(errno.EDQUOT), "/run/lock"),
-        "room on a disk: see df -h and df -i, or its quota",
+        "space on a disk: see df -h and df -i, or its quota",
     ),
-    (RuntimeError(f"x cannot be started: {os.strerror(errno.EAGAIN)}"), "want of processes: raise TasksMax"),
+    (RuntimeError(f"x cannot be started: {os.strerror(errno.EAGAIN)}"), "for lack of processes: raise TasksMax"),
 )
 
 

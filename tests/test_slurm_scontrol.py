@@ -168,11 +168,11 @@ def test_a_call_is_given_up_at_once(tmp_path: Path) -> None:
     timer = threading.Timer(0.2, asked.give_up)
     timer.start()
     began = time.monotonic()
-    with pytest.raises(SlurmError, match="given up, the agent stops"):
+    with pytest.raises(SlurmError, match="aborted, because the agent stops"):
         asked.read("n1")
     assert time.monotonic() - began < 1.5
     timer.join()
-    with pytest.raises(SlurmError, match="not started, the agent stops"):
+    with pytest.raises(SlurmError, match="not started, because the agent stops"):
         asked.read("n1")
     assert not _left(tmp_path)
 

@@ -349,7 +349,7 @@ def test_history_says_how_many_rows_it_leaves_out(tmp_path: Path, capsys: pytest
     places = ("--state-dir", str(tmp_path))
     assert main(["history", *places]) == 0
     said = capsys.readouterr().out
-    assert said.endswith(f"\n1 damaged rows are left out: check the disk of {tmp_path}\n")
+    assert said.endswith(f"\n1 damaged row left out: check the disk of {tmp_path}\n")
     assert main(["history", "--json", *places]) == 0
     document = json.loads(capsys.readouterr().out)
     assert (document["damaged_rows"], len(document["changes"])) == (1, 42)

@@ -612,7 +612,7 @@ def test_a_load_gives_one_result_per_workload(tmp_path: Path) -> None:
         ("abort", 0.0, ResultState.DIED, "was killed by SIGABRT in: fake_launch(gemm)"),
         ("exit", 0.0, ResultState.DIED, "ended with status 3"),
         ("garbage", 0.0, ResultState.DIED, "broke the protocol"),
-        ("hang", 30.0, ResultState.DIED, "no sign of life for 30 s in: fake_launch(gemm)"),
+        ("hang", 30.0, ResultState.DIED, "no message for 30 s in: fake_launch(gemm)"),
         ("hang", 20.0, ResultState.DIED, "is not done after its deadline"),
     ],
 )

@@ -41,7 +41,7 @@ CRASHES = {
     "bus": "was killed by SIGBUS in: fake_read(b, fast), but the disk of /dev/shm is full",
     "ill": "was killed by SIGILL in: fake_read(b, fast), but the disk of /dev/shm is full",
     "exit": "ended with status 3 in: fake_read(b, fast), but the disk of /dev/shm is full",
-    "say": "for want of room on a disk; it said last: write: No space left on device; the disk of /dev/shm is full",
+    "say": "for lack of space on a disk; it said last: write: No space left on device; the disk of /dev/shm is full",
 }
 NO_SPACE = "write: No space left on device"
 
@@ -66,7 +66,7 @@ def test_words_of_a_full_disk_excuse_a_crash_three_times(bench: Bench) -> None:
     bench.write(words=NO_SPACE)
     for times in range(1, 4):
         fall(bench, "say")
-        assert "for want of room on a disk; it said last: write: No space left on device; see df -h and" in said(bench)
+        assert "for lack of space on a disk; it said last: write: No space left on device; see df -h and" in said(bench)
         assert (bench.status().witnessed, is_hard(bench)) == (0, False)
         rise(bench, 61.0 * times)
     for hard in (False, True):
@@ -81,7 +81,7 @@ def test_no_board_makes_a_disk_refuse_to_be_written(bench: Bench, words: str) ->
     bench.write(words=words)
     for times in range(1, 6):
         fall(bench, "say")
-        assert f"for want of leave to write to a disk; it said last: {words}; see /proc/mounts" in said(bench)
+        assert f"for lack of permission to write to a disk; it said last: {words}; see /proc/mounts" in said(bench)
         assert (bench.status().witnessed, is_hard(bench)) == (0, False)
         rise(bench, 61.0 * times)
 

@@ -88,6 +88,6 @@ def status_of_agent(settings: Configuration, checks: Sequence[str] = ()) -> Stat
         State(document.verdict)
     except (msgspec.ValidationError, ValueError) as error:
         raise AgentSilent(
-            f"the agent is of another version, its answer is not understood ({error}): restart it"
+            f"the agent is of another version, and its answer cannot be decoded ({error}): restart it"
         ) from error
     return document

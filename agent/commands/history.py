@@ -17,6 +17,7 @@ from nodevet.agent.store.rows import HistoryRow, SeenDevice
 from nodevet.agent.store.store import Store
 from nodevet.agent.terminal import exits
 from nodevet.agent.terminal.output import paint, say, table
+from nodevet.checks.core.counts import count_of
 from nodevet.checks.core.errors import StoreError, UsageError
 from nodevet.checks.core.model import NODE, Device, Episode, Instant, Result, State
 from nodevet.checks.core.recall import recalled
@@ -56,11 +57,14 @@ def _limit(text: str) -> int:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the changes; exit 0."""
+    """Print the changes; exit 0, or 3 without a database."""
     settings = options.configuration(arguments)
     path = Path(settings.agent.state_dir) / DATABASE_NAME
     if not path.exists():
-        raise UsageError(f"history: {path} does not exist: no agent has run with this state directory")
+        raise StoreError(
+            f"history: {path} does not exist: neither an agent nor a burn-in has used this state directory; "
+            "start `nodevet agent`, or name another directory with --state-dir"
+        )
     try:
         rows, loads, names, damaged = _rows(path, arguments)
     except DamagedError as error:
@@ -88,7 +92,7 @@ def run(arguments: argparse.Namespace) -> int:
         asked = arguments.device or arguments.serial
         say(f"no finding of {asked} yet" if asked else "no finding yet")
     if damaged:
-        say(f"{damaged} damaged rows are left out: check the disk of {path.parent}")
+        say(f"{count_of(damaged, 'damaged row')} left out: check the disk of {path.parent}")
     return exits.OK
 
 

@@ -60,7 +60,7 @@ def _check_file(name: str) -> int:
     shown = "standard input" if name == "-" else name
     data = options.content(name, "readings")
     if len(data) > MAXIMUM_BYTES:
-        say(f"{shown}: has {len(data)} bytes, the agent takes at most {MAXIMUM_BYTES}")
+        say(f"{shown}: has {len(data)} bytes; the agent accepts at most {MAXIMUM_BYTES}")
         return exits.FAILED
     found, mistakes = usable(data)
     if found is None:

@@ -167,7 +167,7 @@ class SlurmSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     conf: Annotated[str, _about("path of slurm.conf; empty: SLURM's own default")] = ""
     timeout_seconds: Annotated[float, _about("maximum duration of one call of scontrol", 0.1, 5)] = 5.0
     poll_seconds: Annotated[
-        float, _about("interval of the queries of a drained node, or of one with a pending drain", 1, 3600)
+        float, _about("interval of the queries to SLURM while the node is drained or has a hard fault", 1, 3600)
     ] = 30.0
     reason_prefix: Annotated[
         str, _about("prefix of every drain reason; use the same on all nodes, and never change it")
@@ -176,7 +176,8 @@ class SlurmSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         Permits,
         msgspec.Meta(
             description="cluster: nodevet closes this node only with writer = drain and a permit within the limits"
-            " below; local: without permit and limit (single node, or no operator rights in SLURM)"
+            " below; local: the agent always holds the permit, and no limit applies (single node, or no operator rights"
+            " in SLURM)"
         ),
     ] = "cluster"
     maximum_drained_ratio: Annotated[

@@ -141,7 +141,7 @@ class LoadChild:
         if now >= self._job.deadline:
             self._give_up(f"{self._job.burn.workload} is not done after its deadline, it is in: {self._child.call}")
         elif now >= self._heard + self._silence_seconds:
-            self._give_up(f"no sign of life for {now - self._heard:.0f} s in: {self._child.call} ({self._child.where})")
+            self._give_up(f"no message for {now - self._heard:.0f} s in: {self._child.call} ({self._child.where})")
 
     def _allow_for_stop(self) -> None:
         """Give the workload the time in which its parent could not hear it.

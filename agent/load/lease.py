@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
+from nodevet.checks.core.counts import count_of
 from nodevet.checks.core.model import (
     Device,
     DeviceKind,
@@ -24,6 +25,9 @@ from nodevet.checks.engine.consequences import UNREAD
 
 IDLE_MEMORY_BYTES = 1 << 30
 """Memory in use without a process up to this is the driver's own (research of cloud nodes: up to 1 GiB)."""
+
+HELD = ("process holds it", "processes hold it")
+"""Ends of the reason that one process or several processes have a device open; ``is_held`` reads them."""
 
 
 class Lease(msgspec.Struct, frozen=True):
@@ -79,6 +83,11 @@ def load_targets(devices: Iterable[Device]) -> tuple[Device, ...]:
     return accelerators or tuple(device for device in everything if device.kind is DeviceKind.CPU)
 
 
+def is_held(reason: str) -> bool:
+    """Return whether the *reason* of ``busy_reason`` is that processes hold a device."""
+    return reason.endswith(HELD)
+
+
 def busy_reason(snapshot: Snapshot, devices: Iterable[Device], own_pids: frozenset[int] = frozenset()) -> str | None:
     """Return why one of *devices* is not idle, or None where all are.
 
@@ -97,7 +106,7 @@ def busy_reason(snapshot: Snapshot, devices: Iterable[Device], own_pids: frozens
             return f"{name}: its processes could not be read"
         others = {int(pid) for pid in holders.value.split(",") if pid} - own_pids
         if others:
-            return f"{name}: {len(others)} process(es) hold it"
+            return f"{name}: {count_of(len(others), *HELD)}"
         used = _reading(snapshot, device.id, "memory_used_bytes")
         if used is None or not isinstance(used.value, (int, float)):
             return f"{name}: its memory in use could not be read"

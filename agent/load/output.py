@@ -143,7 +143,7 @@ def _kind(path: Path) -> _Kind:
         return _stream(path, known)
     real = Path(os.path.realpath(path))
     if known is None and _is_among_devices(real):
-        raise OSError(errno.ENODEV, "no such device, and a plain file in /dev is gone at the next boot", str(path))
+        raise OSError(errno.ENODEV, "no such device; a plain file in /dev would be lost at the next boot", str(path))
     if len(os.fsencode(temporary_name(real.name))) > os.pathconf(real.parent, "PC_NAME_MAX"):
         raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), str(path))
     if known is not None:
@@ -166,7 +166,7 @@ def _stream(path: Path, known: os.stat_result) -> _Kind:
     if stat.S_ISSOCK(known.st_mode):
         raise OSError(errno.ENXIO, "it is a socket", str(path))
     if stat.S_ISCHR(known.st_mode) and not _is_harmless(known.st_rdev):
-        raise OSError(errno.EINVAL, "it is a device that is no terminal", str(path))
+        raise OSError(errno.EINVAL, "it is a device and not a terminal", str(path))
     if not os.access(path, os.W_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
     return _Kind.STREAM

@@ -19,7 +19,7 @@ from nodevet.checks.engine.retest import LEFT_OUT
 
 from .guard import POLL_SECONDS, LoadGuard
 from .late import LateDevices
-from .lease import IDLE_MEMORY_BYTES, busy_reason, load_targets
+from .lease import IDLE_MEMORY_BYTES, busy_reason, is_held, load_targets
 from .run import LoadRun, Spawn
 from .wrong import UntoldWrong
 
@@ -200,7 +200,7 @@ class Prober:
         elif snapshot is not None:
             devices = load_targets(snapshot.devices)
             stranger = busy_reason(snapshot, devices, run.pids) if run.pids else None
-            if stranger and "hold it" in stranger:
+            if stranger and is_held(stranger):
                 run.stop(f"gives way: {stranger}")
         fresh = run.results[self._taken :]
         self._taken += len(fresh)

@@ -345,7 +345,7 @@ class Blame:
         lacking = [want for want in wants() if want.words.search(words)]
         shown = self._wants.seen(child, said=bool(lacking), files=self._shared or ())
         if lacking:
-            told = _soft(f"{self._name} {end} {where}, for want of {lacking[0].name}{said}; {shown or lacking[0].step}")
+            told = _soft(f"{self._name} {end} {where}, for lack of {lacking[0].name}{said}; {shown or lacking[0].step}")
             if shown or not is_crash or not lacking[0].of_boards:
                 return told
             if sum(fall.fault == SAID for fall in self._recent()) < MOST_SAID:
@@ -359,7 +359,7 @@ class Blame:
             return _soft(f"{self._name} {end} {where}, but {others}")
         if end.signal == signal.SIGBUS and child.in_call and self._unread:
             self._unread, self._unproven = False, tuple(self._libraries)
-            words = "no library was read through since the last time, which an agent before this one saw"
+            words = "an earlier agent saw such a crash too, and no library was read in full since then"
             return _soft(f"{self._name} {end} {where}, but {words}")
         if is_crash and (users := _of_users(child)) and users.crash:
             return _soft(f"{self._name} {end} {where}, but {users.crash}{said}", charged=True)
@@ -413,11 +413,11 @@ class Blame:
         """Return another cause than the library for an access to an unmapped address; empty if there is none."""
         if self._shared is None:
             return (
-                "it is not known which files it had mapped: none of its starts got that far; look in `journalctl -k` "
-                "for their disk, and install the driver's libraries anew"
+                "it is not known which files it had mapped: no start reached that point; search `journalctl -k` "
+                "for errors of their disk, and reinstall the driver's libraries"
             )
         if self._shared:
-            return f"it shares {self._shared[0]} with other programs: one may have cut it, or its file system is full"
+            return f"it shares {self._shared[0]} with other programs: one may have truncated it, or its disk is full"
         if self._has_huge_pages:
             return "it has mapped huge pages, and none may have been left: see HugePages_Free in /proc/meminfo"
         return ""
@@ -428,7 +428,7 @@ class Blame:
         Unknown until a process *was_told* to stop at a crash.
         """
         if self._shared is None and not was_told:
-            return "it is not known which files it had mapped: the next start stands still where it crashes"
+            return "it is not known which files it had mapped: the agent records them if the next start crashes"
         return f"it shares {self._shared[0]} with other programs: one may have written into it" if self._shared else ""
 
     def _ours(self, what: str) -> Fallen:

@@ -189,7 +189,7 @@ class CallWatch:
         pid = self._heartbeat.pid
         look = None if pid is None or not self._heartbeat.waits else self._surroundings.look(pid)
         if look is not None and (look.frozen or look.state in "Tt"):
-            return f"the process that keeps time beside it (process {pid}) is stopped too: continue or thaw both"
+            return f"the idle test process (process {pid}) is stopped too: continue or thaw both"
         return (
             "host overloaded: an idle test process answered only after "
             f"{self._heartbeat.worst(seen.first.seconds):.1f} s; check load, memory and swap of the node"

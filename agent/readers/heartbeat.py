@@ -31,9 +31,9 @@ UNWANTED_SECONDS = 5.0
 
 END_SECONDS = 0.2
 
-ENDED = "the process that keeps time beside it was killed: see journalctl -k"
+ENDED = "the idle test process was killed: see journalctl -k"
 NEVER_BEGAN = (
-    "the process that keeps time beside it could not start: see the log of the agent; Python's own library may be "
+    "the idle test process could not start: see the log of the agent; Python's own library may be "
     "missing while the system is upgraded"
 )
 
@@ -131,7 +131,7 @@ class Heartbeat:
         try:
             self._process = Process(self._argv, stdin=PIPE, stdout=PIPE)
         except OSError as error:
-            self.failure = f"no process could be started beside it to keep time ({error})"
+            self.failure = f"the idle test process could not be started ({error})"
             return
         self._selector.register(self._process.stdout, selectors.EVENT_READ, self._answered)
         self._ask(self._clock.monotonic())

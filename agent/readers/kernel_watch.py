@@ -12,6 +12,7 @@ import msgspec
 
 from nodevet.agent.services.protocol import Service
 from nodevet.checks.core.clock import Clock
+from nodevet.checks.core.counts import count_of, records_lost
 from nodevet.checks.core.model import Event
 from nodevet.checks.engine.view import KernelLogState
 from nodevet.checks.kernel_log.reader import Cursor, KernelLogError, KernelLogReader, recorded
@@ -110,7 +111,7 @@ class KernelWatch(Service):
         if not self._lost or self._is_asking:
             return ""
         return (
-            f"{self._path}: {self._lost} records were overwritten before they could be read: their events are lost; "
+            f"{self._path}: {records_lost(self._lost)}: their events are lost; "
             "if this repeats, enlarge the ring buffer with the kernel option log_buf_len"
         )
 
@@ -244,8 +245,8 @@ class KernelWatch(Service):
         self._recovered = min(told.records, missing)
         self._lost = max(self._lost - self._recovered, 0)
         self._log(
-            f"{self._path}: of {missing} overwritten records the journal has {self._recovered}"
-            f"{f', and does not tell the rest: {told.trouble}' if told.trouble else ''}"
+            f"{self._path}: the journal has {self._recovered} of {count_of(missing, 'overwritten record')}"
+            f"{f'; the others cannot be read: {told.trouble}' if told.trouble else ''}"
         )
 
     def _pause(self) -> float:

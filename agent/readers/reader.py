@@ -266,14 +266,14 @@ class Reader:
 
     def _on_sampled(self, sample: Sample) -> None:
         if not self.rounds.answer(sample.group, sample.device, self._clock.monotonic()):
-            self.on_nonsense(f"a sample of {sample.device}, {sample.group}, that was not asked for")
+            self.on_nonsense(f"a sample of {sample.device}, {sample.group}, that was not requested")
             return
         self._blame.record_success()
         self._telling.take(sample if sample.failure is None else self._blame.of_one(self._child, sample))
 
     def _on_round_done(self, done: RoundDone) -> None:
         if not self.rounds.end(done):
-            self.on_nonsense(f"the end of a round of {done.group} that is not at its end")
+            self.on_nonsense(f"the end of a round of {done.group} that is not complete")
             return
         self._blame.record_success()
         assert self._child is not None

@@ -11,6 +11,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from nodevet.checks.core.counts import count_of
 from nodevet.checks.core.model import Action, Clearing, Finding, Limit, Outcome, ReadingStatus
 from nodevet.checks.engine.judging import Observation, Rule, number_of
 from nodevet.checks.engine.registry import check
@@ -72,9 +73,13 @@ def _pages(asked: Asked, policy: BadPages) -> Iterator[Finding]:
     for observation in asked.observations("bad_pages_pending"):
         yield PENDING.judge(observation, bool, _waiting)
     for observation in asked.observations("bad_pages_unreservable"):
-        yield UNRESERVABLE.judge(observation, bool, lambda pages: f"{pages:.0f} bad memory pages cannot be retired")
+        yield UNRESERVABLE.judge(observation, bool, _unreservable)
     for observation in asked.observations("bad_pages_retired"):
         yield _threshold(asked, observation, policy)
+
+
+def _unreservable(pages: float) -> str:
+    return f"{count_of(pages, 'bad memory page')} cannot be retired"
 
 
 def _waiting(pages: float) -> str:
@@ -88,7 +93,8 @@ def _threshold(asked: Asked, observation: Observation, policy: BadPages) -> Find
     unmeasured = THRESHOLD.unmeasured(observation)
     if unmeasured:
         return unmeasured
-    pages = f"{observation.number:.0f} retired memory pages"
+    assert observation.number is not None
+    pages = count_of(observation.number, "retired memory page")
     told = asked.observations("bad_pages_threshold")
     reported = number_of(told, observation.part)
     if policy.threshold is not None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from nodevet.checks.core.counts import count_of
 from nodevet.checks.core.model import Action, Clearing, Device, FaultClass, Finding, Outcome, Result, ResultState
 from nodevet.checks.engine.judging import Rule
 from nodevet.checks.engine.registry import check
@@ -108,7 +109,7 @@ def _unverified(view: View, device: Device, results: Sequence[Result]) -> Findin
             evidence_time=last.ended,
         )
     outcome = Outcome.PASS if results else Outcome.SKIPPED
-    return UNVERIFIED.on_node(outcome, f"{name}: {len(results)} workloads verified", device=device.id)
+    return UNVERIFIED.on_node(outcome, f"{name}: {count_of(len(results), 'workload')} verified", device=device.id)
 
 
 def _died(view: View, device: Device, results: Sequence[Result]) -> Finding:

@@ -143,8 +143,8 @@ class Freshness(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Meta(
             ge=1,
             le=10,
-            description="Hangs or crashes in driver calls, within the time of reader_faults.csv, that make a collector "
-            "failed; fewer make it unknown.",
+            description="A collector is failed after this number of hangs or crashes in driver calls within the time "
+            "of reader_faults.csv; before, it is unknown.",
         ),
     ] = int(from_table("reader.falls").value)
 

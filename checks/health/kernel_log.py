@@ -8,6 +8,7 @@ from functools import partial
 
 import msgspec
 
+from nodevet.checks.core.counts import records_lost
 from nodevet.checks.core.guard import one_line
 from nodevet.checks.core.model import (
     NODE,
@@ -91,7 +92,7 @@ def _readable(view: View) -> Iterator[Finding]:
     if state.lost_records:
         yield LOST.on_node(
             Outcome.SKIPPED,
-            f"{state.lost_records} records were overwritten before they could be read",
+            records_lost(state.lost_records),
             value=state.lost_records,
         )
     if state.skipped_bytes:

@@ -9,6 +9,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from nodevet.checks.core.counts import count_of
 from nodevet.checks.core.model import (
     NODE,
     Action,
@@ -465,7 +466,7 @@ def _counted(rule: Rule, observation: Observation, key: str) -> Finding:
         observation,
         choose(key),
         lambda growth: growth.amount,
-        lambda growth: f"{growth.amount:.0f} new errors in {growth.seconds:.0f} s, {in_all}",
+        lambda growth: f"{count_of(growth.amount, 'new error')} in {growth.seconds:.0f} s, {in_all}",
     )
     return with_next_sample(finding, observation, 0.0, lambda rate: FEW / rate)
 

@@ -9,6 +9,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from nodevet.checks.core.counts import count_of
 from nodevet.checks.core.model import Action, Clearing, Device, DeviceKind, FaultClass, Finding, Outcome
 from nodevet.checks.core.quantities import UNKNOWN_ACTION
 from nodevet.checks.engine.judging import Observation, Rule, observations, with_next_sample
@@ -150,7 +151,7 @@ def judge(view: View, policy: MemoryErrors) -> Iterator[Finding]:
 def _spent(asked: Asked, _policy: MemoryErrors) -> Iterator[Finding]:
     """Judge the consumption of spare rows, and of the number of SRAM errors that a device may have."""
     for observation in asked.observations("row_remap_banks_without_spares"):
-        yield NO_SPARES.judge(observation, bool, lambda banks: f"{banks:.0f} memory banks without a spare row")
+        yield NO_SPARES.judge(observation, bool, lambda banks: f"{count_of(banks, 'memory bank')} without a spare row")
     for observation in asked.observations("ecc_sram_threshold_exceeded"):
         yield _flag(
             SRAM_THRESHOLD,
@@ -182,10 +183,8 @@ def _corrected_rate(device: Device, observation: Observation, policy: MemoryErro
         return enough.holds(growth.amount) and limit.holds(growth.per_second * SECONDS_PER_HOUR)
 
     def facts(growth: Growth) -> str:
-        new = (
-            f"{growth.amount:.0f} corrected errors in {growth.seconds:.0f} s, {growth.within_hour:.0f} within the hour"
-        )
-        return f"{new}, limit {limit.value:.0f} per hour"
+        new = f"{count_of(growth.amount, 'corrected error')} in {growth.seconds:.0f} s"
+        return f"{new}, {growth.within_hour:.0f} within the hour, limit {limit.value:.0f} per hour"
 
     finding = rule.grown(
         observation,

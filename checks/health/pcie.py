@@ -10,11 +10,12 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from nodevet.checks.core.counts import count_of
 from nodevet.checks.core.model import Action, Clearing, Finding, Limit, Outcome
 from nodevet.checks.engine.judging import FEW, Observation, Rule, number_of, with_next_sample
 from nodevet.checks.engine.registry import check
 from nodevet.checks.engine.reuse import Asked, looked
-from nodevet.checks.engine.view import View
+from nodevet.checks.engine.view import Growth, View
 from nodevet.checks.reference.limits import choose
 
 _rule = partial(Rule, check="pcie")
@@ -197,7 +198,7 @@ def _replays(asked: Asked, observation: Observation, policy: Pcie) -> Finding:
         observation,
         # Whole packets: in a short window, one replay is no rate.
         lambda growth: growth.amount > math.ceil(limit.value * growth.seconds / 60),
-        lambda growth: f"{growth.amount:.0f} replays in {growth.seconds:.0f} s, limit {limit.value:.0f} per minute",
+        lambda growth: _new(growth, "replay", limit),
         value=lambda growth: growth.per_second * 60,
         unit=limit.unit,
         limit=limit,
@@ -213,11 +214,13 @@ def _correctable(observation: Observation, policy: Pcie) -> Finding:
         observation,
         limit,
         lambda growth: growth.per_second * 60,
-        lambda growth: (
-            f"{growth.amount:.0f} correctable errors in {growth.seconds:.0f} s, limit {limit.value:.0f} per minute"
-        ),
+        lambda growth: _new(growth, "correctable error", limit),
     )
     return _again(finding, observation, limit)
+
+
+def _new(growth: Growth, noun: str, limit: Limit) -> str:
+    return f"{count_of(growth.amount, noun)} in {growth.seconds:.0f} s, limit {limit.value:.0f} per minute"
 
 
 def _again(finding: Finding, observation: Observation, limit: Limit) -> Finding:
@@ -230,6 +233,6 @@ def _grown(rule: Rule, observation: Observation, word: str) -> Finding:
     return rule.grown(
         observation,
         lambda growth: growth.amount > 0,
-        lambda growth: f"{growth.amount:.0f} new {word} PCIe errors, {since_boot}",
+        lambda growth: f"{count_of(growth.amount, f'new {word} PCIe error')}, {since_boot}",
         occurrence=observation.occurrence,
     )

@@ -12,6 +12,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from nodevet.checks.core.counts import count_of
 from nodevet.checks.core.model import Action, Finding, Outcome, Part
 from nodevet.checks.engine.judging import FEW, Observation, Rule, observations, with_next_sample
 from nodevet.checks.engine.registry import check
@@ -161,6 +162,6 @@ def _by_events(rule: Rule, observation: Observation) -> Finding:
     finding = rule.grown(
         observation,
         lambda growth: growth.amount > 0,
-        lambda growth: f"{growth.amount:.0f} thermal throttle events in {growth.seconds:.0f} s",
+        lambda growth: f"{count_of(growth.amount, 'thermal throttle event')} in {growth.seconds:.0f} s",
     )
     return with_next_sample(finding, observation, 0.0, lambda rate: FEW / rate)

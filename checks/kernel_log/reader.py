@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import msgspec
 
+from nodevet.checks.core.counts import records_lost
 from nodevet.checks.core.errors import NodevetError, UsageError
 from nodevet.checks.core.model import Event, Instant, Provenance
 
@@ -442,7 +443,7 @@ class KernelLogReader:
             lost = sequence - last - 1
             self._count(lost=lost)
             self._notes.append(
-                f"{self.path}: {lost} records were overwritten before they could be read; "
+                f"{self.path}: {records_lost(lost)}; "
                 f"if this repeats, enlarge the ring buffer with the kernel option log_buf_len"
             )
             if not self._has_read:

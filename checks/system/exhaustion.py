@@ -17,7 +17,7 @@ _WANTS = (
     ("memoryerror|cannot allocate memory|no buffer space available", "memory", "see free -m and journalctl -k"),
     ("can't start new thread", "threads", "raise TasksMax of the agent's unit"),
     ("cannot be started: resource temporarily unavailable", "processes", "raise TasksMax of the agent's unit"),
-    ("no space left on device|disk quota exceeded", "room on a disk", "see df -h and df -i, or its quota"),
+    ("no space left on device|disk quota exceeded", "space on a disk", "see df -h and df -i, or its quota"),
 )
 """Error texts of errno(3) and of Python, the missing resource, and the remedy. The loader of libraries (dlopen(3))
 reports the cause only in its text."""
@@ -33,7 +33,7 @@ def for_want(error: str) -> str:
 
     Such an error is no bug, and no driver fault.
     """
-    return next((f"for want of {lacks}: {step}" for lacks, step in _matching_wants(error)), "")
+    return next((f"for lack of {lacks}: {step}" for lacks, step in _matching_wants(error)), "")
 
 
 def _matching_wants(error: str) -> list[tuple[str, str]]:

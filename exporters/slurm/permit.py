@@ -167,10 +167,10 @@ def forgotten_words(node: NodeState) -> str:
         return ""
     says = f"the gate of {node.name} is closed" if mark.holds else f"nodevet drained {node.name}"
     empty = " ".join(f"{field.lower()}=" for field in mark.field.split())
-    fills = "counts in" if mark.holds else "counts, as soon as SLURM itself drains the node, in"
+    since = "" if mark.holds else " as soon as SLURM itself drains the node"
     return (
-        f"a mark in SLURM says that {says}; it {fills} the limits of the cluster, and nodevet may not remove it:"
-        f" if the gate is open, type: scontrol update nodename={node.name} {empty}"
+        f"a mark in SLURM says that {says}; it counts towards the limits of the cluster{since}, and nodevet may not"
+        f" remove it: if the gate is open, type: scontrol update nodename={node.name} {empty}"
     )
 
 

@@ -132,7 +132,7 @@ class Scontrol:
         """Run scontrol with *words* and return its output; errors carry *failed*, or *late* after the deadline."""
         named = f"scontrol {' '.join(words[:3])}"
         if self._given_up.is_set():
-            raise SlurmError(Why.STUCK, f"{named}: not started, the agent stops")
+            raise SlurmError(Why.STUCK, f"{named}: not started, because the agent stops")
         try:
             done = self._runner.run([*STARTED_BY, self._program, *words], self._timeout_seconds, self._environment)
         except RunError as error:
@@ -155,7 +155,7 @@ class Scontrol:
                     Why.STUCK, f"{named}: not started: the previous scontrol (pid {error.pid}) cannot be killed"
                 )
             case RunFailure.UNWANTED:
-                return SlurmError(late, f"{named}: given up, the agent stops")
+                return SlurmError(late, f"{named}: aborted, because the agent stops")
             case RunFailure.LATE:
                 seconds = f"{self._timeout_seconds:g} s"
                 asks = "check slurmctld, the network and the disk of scontrol"

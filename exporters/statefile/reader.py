@@ -181,7 +181,7 @@ def _fields(line: str, count: int) -> list[str]:
         words.append(rest[:end])
         rest = rest[end:].lstrip(" \t")
     if not rest:
-        raise ValueError(f"{len(words)} fields where {count} belong: {line[:60]!r}")
+        raise ValueError(f"{len(words)} fields, expected {count}: {line[:60]!r}")
     return [*words, rest]
 
 

@@ -102,7 +102,7 @@ class HttpServer:
         except OSError as error:
             raise refusal(error, host, port) from error
         except TypeError as error:  # a NUL byte, or letters that are invalid in a host name
-            raise ConfigurationError(f"cannot listen on {host}:{port}: {host} is no name of a host") from error
+            raise ConfigurationError(f"cannot listen on {host}:{port}: {host} is not a host name") from error
         self._stopped = False
         self._thread = Background(self._server.serve)
 
@@ -355,7 +355,7 @@ class _Server(ThreadingHTTPServer):
             if error.errno in EXHAUSTED:
                 now = time.monotonic()
                 if self._log is not None and now > self._exhausted_until + EXHAUSTED_SECONDS:
-                    words = f"http: no connection can be taken: {error.strerror}"
+                    words = f"http: no connection can be accepted: {error.strerror}"
                     self._log(f"{words}: raise LimitNOFILE of the unit, or free memory")
                 self._exhausted_until = now + EXHAUSTED_SECONDS
             raise

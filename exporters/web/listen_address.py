@@ -87,7 +87,9 @@ def refusal(error: OSError, host: str, port: int) -> Exception:
         case errno.EACCES | errno.EPERM:
             return ConfigurationError(f"port {port} on {host} may not be opened by this user: choose one above 1023")
         case errno.EADDRNOTAVAIL:
-            return AbsentAddressError(f"{host} is no address of this machine: choose another with --listen HOST:PORT")
+            return AbsentAddressError(
+                f"{host} is not an address of this machine: choose another with --listen HOST:PORT"
+            )
     text = f"cannot listen on {host}:{port}: {error.strerror or error}"
     # Whoever resolves names may come after the agent at a boot; what is no name of a host never gets an address.
     is_passing = HOST_NAME.fullmatch(host) if isinstance(error, socket.gaierror) else error.errno in EXHAUSTED

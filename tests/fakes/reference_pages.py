@@ -55,9 +55,9 @@ def checks_page(_repository: Path) -> str:
         "",
         "Every check can also raise `check.error`: the check could not run, or could not judge one record. This is",
         "a bug in the check. The agent raises `agent.error` if one of its parts failed. Both make a node `unknown`",
-        "and close no gate. Of the findings of one check that close no gate and have the same outcome (`warn`,",
-        "`fail` or `unmeasured`), at most 500 are open at once. `findings.not_kept` counts the others. The first",
-        "finding of each device, and every finding that may close a gate, is always kept.",
+        "and close no gate. For one check and one outcome (`warn`, `fail` or `unmeasured`), at most 500 findings",
+        "that close no gate are open at once. `findings.not_kept` counts the others. The first finding of each",
+        "device, and every finding that may close a gate, is always kept.",
     ]
     for declared in discover():
         lines += ["", f"## {declared.name}", "", inspect.cleandoc(declared.judge.__doc__ or "")]
@@ -85,12 +85,12 @@ def configuration_page(_repository: Path) -> str:
     lines += [
         "The agent reads one TOML file: the file of `--config`, or else `nodevet.toml` in systemd's",
         "`$CONFIGURATION_DIRECTORY`, or else `/etc/nodevet/nodevet.toml` for root and",
-        "`~/.config/nodevet/nodevet.toml` for other users. The last two may be missing. The agent rejects a file",
-        "with unknown keys, wrong types or values out of range. It reports these errors together, each with the key",
-        "path and the accepted values. The other errors of a section, such as an address without a port, are",
-        "reported when the section has none of these errors. `nodevet config check` validates a file without using",
-        "it. `nodevet config show` prints the active settings as a file. [How to configure](../how-to/configure.md)",
-        "describes the common cases.",
+        "`~/.config/nodevet/nodevet.toml` for other users. Only the file of `--config` must exist. The agent",
+        "rejects a file with unknown keys, wrong types or values out of range. It reports all errors of these kinds",
+        "at once, each with the key path and the accepted values. Errors of other kinds, such as an address without a",
+        "port, appear only after the errors of these kinds in the same section are corrected. `nodevet config check`",
+        "validates a file without using it. `nodevet config show` prints the active settings as a file. [How to",
+        "configure](../how-to/configure.md) describes the common cases.",
         "",
         "If `state_dir` or `runtime_dir` is not set, the agent uses systemd's `$STATE_DIRECTORY` and",
         "`$RUNTIME_DIRECTORY`. Without systemd it uses `/var/lib/nodevet` and `/run/nodevet` for root, and",
