@@ -280,6 +280,7 @@ STEPS = {
     "without_those_not_kept",
     "without_pages",
     "counted",
+    "exchanged",
 }
 """Functions that a judgement can do without: what they give is as it was, and the node is unknown for it."""
 

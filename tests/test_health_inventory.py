@@ -388,7 +388,7 @@ def test_silent_board_without_a_name_in_another_slot_is_one_loss(
 ) -> None:
     """Addresses change with a boot. It is not taken for the one that is gone, but both are told once."""
     silent = gpu("0000:99:00.0", "0000:99:00.0", uuid=None, serial=None, **{"model": "unknown", **changes})
-    gone = [gpu(f"GPU-gone-{number}", f"0000:{number}b:00.0", serial=f"S-{number}") for number in range(1 + others)]
+    gone = [gpu(f"GPU-gone-{number}", f"0000:{number}c:00.0", serial=f"S-{number}") for number in range(1 + others)]
     view = with_samples(healthy(), failed(FailureKind.LOST, silent))
     seen = {board.id: Seen(board, at(-60), at(-60)) for board in gone}
     memory = KnownDevices({**view.memory.seen, **seen})

@@ -27,7 +27,8 @@ from nodevet.checks.reference.tables import load_table
 from nodevet.checks.reference.vendors import vendor_of
 
 from .acknowledgement import are_other_boards
-from .renamed import listed_now, under_known_names
+from .exchanged import is_whole, listed_instead
+from .renamed import listed_now, told_by_another, under_known_names
 from .view import KnownDevices, Seen
 
 UNNAMED = "unknown"
@@ -128,19 +129,36 @@ def remember(
     names = named(memory, devices, duplicates)
     renamed = {name: memory.seen[key] for key, name in names.items()}
     kept = {key: entry for key, entry in memory.seen.items() if key not in names}
-    seen = listed_now(kept, devices, duplicates, now.boot_id)
+    seen = listed_now(kept, devices, duplicates)
     for device in without_numbers(memory, devices):
         known = seen.get(device.id) or renamed.get(device.id)
         up = tuple(sorted({*(known.links_up if known else ()), *links_up.get(device.id, ())}))
         slots = tuple(dict.fromkeys((*(known.slots if known else ()), *((device.pci,) if device.pci else ()))))
-        is_as_before = known is not None and (known.device, known.links_up, known.slots) == (device, up, slots)
+        told = (device, up, slots, "")
+        is_as_before = known is not None and (known.device, known.links_up, known.slots, known.gone_in) == told
         if known is None or not is_as_before or known.last.boot_id != now.boot_id:
             seen[device.id] = Seen(device, known.first if known else now, now, up, slots)
     real = {slot_of(entry.device) for entry in seen.values() if entry.device.backend != "host" and entry.device.pci}
     for entry in tuple(seen.values()):
         if entry.device.backend == "host" and entry.device.pci and slot_of(entry.device) in real:
             del seen[entry.device.id]
+    _note_gone(seen, devices, now.boot_id)
     return KnownDevices(seen) if seen != memory.seen else memory
+
+
+def _note_gone(seen: dict[str, Seen], devices: tuple[Device, ...], boot_id: str) -> None:
+    """Have each board of *seen* that its backend does not list now say since which boot, and what is listed instead."""
+    present = {device.id for device in devices}
+    absent = [key for key, entry in seen.items() if key not in present and is_whole(entry.device)]
+    if not absent:
+        return
+    listing = {device.backend for device in devices if is_whole(device)}
+    for key in absent:
+        if not seen[key].gone_in and seen[key].device.backend in listing:
+            seen[key] = msgspec.structs.replace(seen[key], gone_in=boot_id)
+    for key, instead in listed_instead(seen, devices, boot_id).items():
+        if seen[key].instead != instead:
+            seen[key] = msgspec.structs.replace(seen[key], instead=instead)
 
 
 def links_noted(
@@ -179,13 +197,15 @@ def named(
     devices: Iterable[Device],
     duplicates: Iterable[tuple[Device, Device]] = (),
     spoken_of: Iterable[str] = (),
+    readers: Iterable[ReaderStatus] = (),
 ) -> dict[str, str]:
     """Return the present id of each remembered accelerator that was known by its address alone, or by another UUID.
 
     A board that fell off the bus cannot report its UUID, and one without a driver is only listed by the kernel. A board
     with the same serial in the same slot is the same one with another UUID, as after a firmware update. A device that
-    two backends list (*duplicates*, of ``listed_twice``) has the name from the earlier one. If a board is listed
-    without a former part, it was merged again, and the part's episodes become the board's. Ids that are *spoken_of* in
+    two backends list (*duplicates*, of ``listed_twice``) has the name from the earlier one, and one that only another
+    source lists now, by its *readers*, has the name from that. If a board is listed without a former part, it was
+    merged again, and the part's episodes become the board's. Ids that are *spoken_of* in
     this boot count if the memory was lost: an id that is a board's address is that board.
     """
     devices = tuple(devices)
@@ -203,7 +223,10 @@ def named(
         board = at_slot.get(key.removeprefix("pci-").split(".")[0])
         if board is not None and key not in present and key not in memory.seen:
             names[key] = board.id
-    return names | _named_at_last(memory, devices)
+    names |= _named_at_last(memory, devices)
+    names |= told_by_another({key: entry for key, entry in memory.seen.items() if key not in names}, devices, readers)
+    parts = {key: entry.device.parent for key, entry in memory.seen.items() if key not in present}
+    return names | {part: names[board] for part, board in parts.items() if board in names and part not in names}
 
 
 def without_numbers(memory: KnownDevices, devices: Iterable[Device]) -> tuple[Device, ...]:
@@ -403,8 +426,9 @@ def listed_twice(listed: Mapping[str, Iterable[Device]]) -> tuple[tuple[Device, 
 
 
 def forget(memory: KnownDevices, device_id: str) -> KnownDevices:
-    """Return *memory* without the device: an operator reported its removal, or another one is in its slot."""
-    return KnownDevices({key: entry for key, entry in memory.seen.items() if key != device_id})
+    """Return *memory* without the device and its parts: it was removed, or another one is in its place."""
+    kept = {key: entry for key, entry in memory.seen.items() if device_id not in (key, entry.device.parent)}
+    return KnownDevices(kept)
 
 
 def _identities(device: Device) -> Iterator[tuple[str, str]]:

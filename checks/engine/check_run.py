@@ -43,6 +43,7 @@ from nodevet.checks.reference.limits import from_table
 from .left_open import LeftOpen
 from .registry import Check
 from .site_code import in_one_process, line_of
+from .unlisted import of_removed_sources
 from .view import View
 
 CHECK_ERROR = "check.error"
@@ -265,13 +266,14 @@ def not_listed(view: View, findings: Iterable[Finding], episodes: Iterable[Episo
     lost = {entry.device for entry in known if entry.code == "device.missing" and entry.outcome is Outcome.FAIL}
     listings = [reader.last_round or reader.state is ReaderState.ABSENT for reader in view.readers]
     has_listed = bool(listings) and all(listings)  # without collectors nothing is known of any device
+    unread = of_removed_sources(view)
     judged: set[Key] | None = None
     found = []
     for episode in episodes:
         device = episode.key.device
         if episode.outcome is not Outcome.UNMEASURED or device == NODE:
             continue
-        if device in lost or (has_listed and view.device(device) is None):
+        if device in lost or device in unread or (has_listed and view.device(device) is None):
             judged = judged or {entry.key for entry in known}
             if episode.key not in judged:
                 found.append(_over(episode, "the device is no longer listed"))

@@ -58,6 +58,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     ``devices`` are present, ``remembered`` those known from before; ``moved`` are those whose slot changed; ``names``
     maps former ids (an address or another UUID) to present ones. ``processes`` are the processes on each device; absent
     for a device that could not be read. ``old_ports`` are, by device, ports that have other numbers from now on.
+    ``exchanged`` are the proofs that remembered devices were replaced.
     """
 
     now: Instant
@@ -68,6 +69,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     results: tuple[Result, ...] = ()
     processes: Mapping[str, Holders] = {}
     old_ports: frozenset[tuple[str, int | None]] = frozenset()
+    exchanged: Mapping[str, str] = {}
 
 
 def disproof(episode: Episode, evidence: Evidence, others: Iterable[Episode]) -> str | None:
@@ -108,13 +110,15 @@ def _retest(episode: Episode, row: ClearingRow, evidence: Evidence, others: Iter
 
 
 def other_serial(episode: Episode, evidence: Evidence) -> str | None:
-    """Return the proof that the device was replaced: another serial in its slot, and its own serial nowhere.
+    """Return the proof that the device was replaced: another serial in its slot, and its own serial nowhere, or others.
 
     A device whose slot changed replaced nothing: addresses change when a board drops out. Nor did a device of the same
     name that reports, or reported, its chip number (part of its UUID) as the serial, or one whose driver formats the
     serial differently.
     """
     devices = evidence.devices
+    if episode.key.device in evidence.exchanged:
+        return evidence.exchanged[episode.key.device]
     serial = compared_serial(episode.serial)
     if serial is None or not episode.pci or any(compared_serial(device.serial) == serial for device in devices):
         return None

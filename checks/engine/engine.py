@@ -31,6 +31,7 @@ from .check_run import ConfiguredCheck
 from .consequences import counted_once, joined, shown_once
 from .disproof import Evidence, holders_of
 from .episodes import Knew, Ledger, acknowledge, anybody, fold
+from .exchanged import exchanged
 from .growth import Counter, Counters
 from .hours import Hourly
 from .lapses import Lapse, Lapses
@@ -207,7 +208,7 @@ class Engine:
         now = self._clock()
         present = self._listed.present()
         said = {entry.key.device for entry in self._ledger.lasting if entry.last_seen.boot_id == now.boot_id}
-        naming = partial(named, self._memory, present, self._listed.duplicates, said)
+        naming = partial(named, self._memory, present, self._listed.duplicates, said, self._readers)
         names = self._step("names of devices", naming, dict[str, str])
         renamed = {old: names.get(new, new) for old, new in self._renamed.items()} | names
         self._renamed = dict(islice(renamed.items(), max(len(renamed) - MOST_NAMES, 0), None))
@@ -226,7 +227,8 @@ class Engine:
         told = (*found, *waiting, *self._own_faults())
         every = self._step("ends of links", partial(joined, told, present, self._memory), lambda: told)
         findings = self._step("findings counted once", partial(counted_once, every), lambda: every)
-        evidence = self._evidence(now, present, names)
+        replaced = self._step("replaced boards", partial(exchanged, view), dict[str, str])
+        evidence = self._evidence(now, present, names, replaced)
         self._ledger, changes = self._step(
             "findings", partial(fold, self._ledger, findings, evidence), lambda: self._folded(findings, evidence)
         )
@@ -388,7 +390,9 @@ class Engine:
         )
         return (*told, *over)
 
-    def _evidence(self, now: Instant, present: tuple[Device, ...], names: Mapping[str, str]) -> Evidence:
+    def _evidence(
+        self, now: Instant, present: tuple[Device, ...], names: Mapping[str, str], replaced: Mapping[str, str]
+    ) -> Evidence:
         return Evidence(
             now=now,
             devices=present,
@@ -398,6 +402,7 @@ class Engine:
             results=self._results.everything,
             processes=holders_of(self._samples.values()),
             old_ports=frozenset(self._old_ports),
+            exchanged=replaced,
         )
 
     def _forget_replaced(self, changes: Iterable[Episode]) -> None:

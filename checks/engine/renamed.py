@@ -7,12 +7,12 @@ index shifts by one. A missing name is no evidence that a board is lost: serial,
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 
 import msgspec
 
 from nodevet.checks.core.device import compared_serial, told_serial
-from nodevet.checks.core.model import Device
+from nodevet.checks.core.model import Device, DeviceKind, ReaderState, ReaderStatus
 
 from .acknowledgement import are_other_boards
 from .view import Seen
@@ -55,6 +55,92 @@ def same_boards(known: Iterable[Device], told: Iterable[Device]) -> dict[str, st
     if is_renamed and len(unknown) == len(new) == 1 and _may_be_one(unknown[0], new[0]):
         names[new[0].id] = unknown[0].id
     return names
+
+
+def told_by_another(
+    seen: Mapping[str, Seen], devices: Iterable[Device], readers: Iterable[ReaderStatus]
+) -> dict[str, str]:
+    """Return the present name of each board of *seen* that another source lists now, by its serial or UUID.
+
+    The source of a board was renamed or removed from the configuration, or another one reads it instead. No identifier
+    is shared by two boards of one source, as the serial of a board with two processors is. A source that has not listed
+    its devices yet may still list the board.
+    """
+    devices = tuple(devices)
+    present = {device.id for device in devices}
+    absent = [entry.device for key, entry in seen.items() if key not in present and _is_told_board(entry.device)]
+    may_list = {
+        reader.backend for reader in readers if reader.state is not ReaderState.ABSENT and not has_listed(reader)
+    }
+    absent = [board for board in absent if board.backend not in may_list]
+    if not absent:
+        return {}
+    known = {entry.device.id: entry.device for entry in seen.values()} | {device.id: device for device in devices}
+    by_source: dict[str, list[Device]] = {}
+    for device in filter(_is_told_board, known.values()):
+        by_source.setdefault(device.backend, []).append(device)
+    names: dict[str, str] = {}
+    for witness in WITNESSES[:2]:
+        alone = {source: _by(witness, boards) for source, boards in by_source.items()}
+        for board in absent:
+            found = [
+                other
+                for source, others in alone.items()
+                if source != board.backend
+                and (other := others.get(witness(board))) is not None
+                and other.id in present
+                and not other.shares_uuid
+                and _may_be_one(board, other)
+            ]
+            is_alone = alone[board.backend].get(witness(board)) is board
+            if is_alone and len(found) == 1 and board.id not in names:
+                names[board.id] = found[0].id
+    return names | _of_renamed_commands(seen, devices, {reader.backend for reader in readers})
+
+
+def has_listed(reader: ReaderStatus) -> bool:
+    """Return whether *reader* runs, and has listed its devices since its start."""
+    return reader.state is ReaderState.RUNNING and reader.last_round is not None
+
+
+def _of_renamed_commands(
+    seen: Mapping[str, Seen], devices: Iterable[Device], sources: Collection[str]
+) -> dict[str, str]:
+    """Return the present names of the boards of each command that has another name now: all under their own ids.
+
+    *sources* are configured. The command that lists them is new, and no other new one lists the same ids.
+    """
+    told = [device for device in devices if device.backend.startswith(COMMANDS) and device.id not in seen]
+    by_name: dict[str, dict[str, Device]] = {}
+    for each in filter(_is_told_board, told):
+        by_name.setdefault(each.backend, {})[_own_name(each)] = each
+    known = [entry.device for entry in seen.values() if entry.device.backend.startswith(COMMANDS)]
+    names: dict[str, str] = {}
+    for source in {board.backend for board in known} - {*sources} if sources else ():
+        boards = [board for board in known if board.backend == source and _is_told_board(board)]
+        fitting = [
+            now
+            for now in by_name.values()
+            if all(
+                (device := now.get(_own_name(board))) is not None
+                and device.model == board.model
+                and _may_be_one(board, device)
+                for board in boards
+            )
+        ]
+        if len(fitting) == 1:
+            names |= {board.id: fitting[0][_own_name(board)].id for board in boards}
+    return names
+
+
+def _own_name(device: Device) -> str:
+    """Return the id of *device* as its command prints it."""
+    return (device.called or device.id).removeprefix(f"{device.backend.removeprefix(COMMANDS)}:")
+
+
+def _is_told_board(device: Device) -> bool:
+    """Return whether *device* is a whole accelerator that another backend than the host's lists."""
+    return device.kind is DeviceKind.ACCELERATOR and device.parent is None and device.backend != "host"
 
 
 def _by(witness: Callable[[Device], Hashable], devices: Iterable[Device]) -> dict[Hashable, Device]:
@@ -142,13 +228,11 @@ def listed_now(
     seen: Mapping[str, Seen],
     devices: Iterable[Device],
     duplicates: Iterable[tuple[Device, Device]] = (),
-    boot_id: str | None = None,
 ) -> dict[str, Seen]:
     """Return *seen* updated by the present lists of commands: unlisted devices, and new ones that replaced all of them.
 
     Only devices that were never listed together with them can replace them. A device of a command that another backend
-    lists too (*duplicates*) has its name there. After a boot, *boot_id*, some may be replaced alone: it may number the
-    buses anew, and a device without UUID and serial has its address as its name.
+    lists too (*duplicates*) has its name there.
     """
     present: dict[str, set[str]] = {}
     named = [(device, device.id) for device in devices] + [(left_out, kept.id) for left_out, kept in duplicates]
@@ -161,12 +245,8 @@ def listed_now(
         before = {key for key, entry in known.items() if not entry.unlisted}
         are_new = all(key not in known or before <= set(known[key].instead) for key in now)
         are_other = are_new and are_all_renamed(before, now)
-        moved = {key for key in before - now if boot_id is not None and known[key].last.boot_id != boot_id}
-        others = now - known.keys()
         for key, entry in known.items():
             instead = tuple(sorted(now)) if are_other and (key in before or entry.instead) else entry.instead
-            if key in moved and len(others) >= len(moved):
-                instead = tuple(sorted(others))
             fresh = (False, ()) if key in now else (True, instead)
             if (entry.unlisted, entry.instead) != fresh:
                 found[key] = msgspec.structs.replace(entry, unlisted=fresh[0], instead=fresh[1])

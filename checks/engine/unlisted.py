@@ -49,6 +49,22 @@ def why_unlisted(view: View, device: Device) -> str:
     return ""
 
 
+def of_removed_sources(view: View) -> dict[str, str]:
+    """Return the backend of each device that nothing reads, because its backend is no longer in the configuration.
+
+    A finding of the node reports them. Without collectors, nothing is known of the configuration.
+    """
+    sources = {reader.backend for reader in view.readers}
+    if not sources:
+        return {}
+    present = {device.id for device in view.devices}
+    return {
+        key: entry.device.backend
+        for key, entry in view.memory.seen.items()
+        if key not in present and entry.device.backend not in sources
+    }
+
+
 def out_of_service(view: View) -> dict[str, str]:
     """Return, by device id, why a remembered board is not listed that an administrator took out of service.
 
@@ -56,7 +72,10 @@ def out_of_service(view: View) -> dict[str, str]:
     """
     places = {*excluded(view), *(board.pci for board in view.drained)}
     remembered = (seen.device for seen in view.memory.seen.values())
-    return {device.id: why_unlisted(view, device) for device in remembered if places_of(device) & places}
+    found = {device.id: why_unlisted(view, device) for device in remembered if places_of(device) & places}
+    return {
+        device: f"not read: {source} is not configured" for device, source in of_removed_sources(view).items()
+    } | found
 
 
 def drained_by(board: Device) -> str:

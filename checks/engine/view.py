@@ -88,7 +88,8 @@ class KernelLogState(msgspec.Struct, frozen=True):
 class Seen(msgspec.Struct, frozen=True):
     """A device as this node remembers it: its identity, the links that were ever up, and all slots it was in.
 
-    ``unlisted``: its command no longer lists it; ``instead``: the devices that replaced the whole list.
+    ``unlisted``: its command no longer lists it; ``instead``: the devices that replaced the whole list, or that are new
+    since a boot. ``gone_in``: the boot in which its backend first listed others without it.
     """
 
     device: Device
@@ -98,6 +99,7 @@ class Seen(msgspec.Struct, frozen=True):
     slots: tuple[str, ...] = ()
     unlisted: bool = False
     instead: tuple[str, ...] = ()
+    gone_in: str = ""
 
 
 class KnownDevices(msgspec.Struct, frozen=True):

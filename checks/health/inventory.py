@@ -6,7 +6,7 @@ no proof of absence: a device is missing only where its collector answered witho
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from functools import partial
 from typing import Annotated
 
@@ -32,12 +32,15 @@ from nodevet.checks.core.model import (
 from nodevet.checks.engine.arriving import is_being_taken, is_booting, may_be_bound_yet, not_listed_since, page_of
 from nodevet.checks.engine.bare import bare_boards, is_unanswered, out_of_place, unread_boards, without_address
 from nodevet.checks.engine.baseline import UNNAMED, is_a_number
+from nodevet.checks.engine.exchanged import awaits_bus, exchanged, unread_instead
 from nodevet.checks.engine.judging import Rule
 from nodevet.checks.engine.registry import check
+from nodevet.checks.engine.renamed import COMMANDS
 from nodevet.checks.engine.unlisted import (
     drained_by,
     excluded,
     not_given,
+    of_removed_sources,
     unread_pages,
     was_given_elsewhere,
     why_unlisted,
@@ -67,6 +70,16 @@ RENAMED = msgspec.structs.replace(
     next_step="change the command so that it prints the former names, or the serial, uuid or pci of each device; if "
     "this board is in the list under a new name, acknowledge the finding of the old name",
 )
+ELSEWHERE = msgspec.structs.replace(
+    MISSING,
+    action=Action.INSPECT,
+    next_step="compare the serial numbers of the listed boards with the inventory of the site; if this board was moved "
+    "or replaced, acknowledge the finding",
+)
+REPLACED = msgspec.structs.replace(
+    MISSING, outcome=Outcome.WARN, fault_class=FaultClass.CONFIGURATION, action=Action.NONE, gates=False, next_step=""
+)
+"""It opens and ends in the same round: the history keeps the board and its serial."""
 UNNAMED_NOW = msgspec.structs.replace(
     MISSING,
     action=Action.WATCH,
@@ -135,6 +148,12 @@ EXCLUDED = _setting(
 HOW_TO_UNDRAIN = "acknowledge the finding, or return the board to service with {}"
 DRAINED = _setting(code="inventory.drained", next_step=HOW_TO_UNDRAIN.format("the command of its driver"))
 """A drained board accepts no new process, so its driver does not list it, as if it were lost."""
+UNCONFIGURED = _setting(
+    code="inventory.unconfigured",
+    next_step="if the backend or command was removed or renamed on purpose, acknowledge the finding; otherwise add it "
+    "to the configuration again",
+)
+"""A person changed the configuration: nothing is lost by it, and nothing reads these devices."""
 OFFLINE = _setting(
     code="processor.offline",
     next_step="bring its processors online (chcpu -e), or acknowledge the finding; if they stay offline, "
@@ -210,9 +229,10 @@ def judge(view: View, policy: Inventory) -> Iterator[Finding]:
         yield _lost(view, device)
         for rule, kind, why, well in REFUSED:
             yield _refused(view, device, rule, kind, why, well)
+    replaced = exchanged(view)
     for seen in view.memory.seen.values():
         if seen.device.id not in present and not _merged(seen.device, present):
-            yield _offline(view, seen.device) or _missing(view, seen.device)
+            yield _offline(view, seen.device) or _missing(view, seen.device, replaced)
     yield _listed_twice(view)
     if withheld(view):
         facts = f"{', '.join(withheld(view))}: the cgroup of this process denies access, as in a job; not judged"
@@ -225,6 +245,7 @@ def judge(view: View, policy: Inventory) -> Iterator[Finding]:
     elif any(view.of_kind(DeviceKind.NODE)):
         yield EXCLUDED.on_node(Outcome.PASS, "no board is excluded by a driver option")
     yield _drained(view)
+    yield _unconfigured(view)
     for vendor in _vendors(view):
         yield from _driver(view, vendor)
     yield _count(view, policy.expected_accelerators)
@@ -241,6 +262,20 @@ def _drained(view: View) -> Finding:
     rule = msgspec.structs.replace(DRAINED, next_step=HOW_TO_UNDRAIN.format(command)) if command else DRAINED
     facts = f"{boards}: taken out of service by {drained_by(first)}; not judged"
     return rule.on_node(Outcome.WARN, facts)
+
+
+def _unconfigured(view: View) -> Finding:
+    found = of_removed_sources(view)
+    if not found:
+        return UNCONFIGURED.on_node(Outcome.PASS, "every known device is read by a configured backend or command")
+    sources: dict[str, list[Device]] = {}
+    for device, source in found.items():
+        sources.setdefault(source, []).append(view.memory.seen[device].device)
+    told = "; ".join(
+        f"{source} is not configured any more, and nothing reads its devices: {device_names(view, devices)}"
+        for source, devices in sorted(sources.items())
+    )
+    return UNCONFIGURED.on_node(Outcome.WARN, told)
 
 
 def _listed_twice(view: View) -> Finding:
@@ -341,8 +376,14 @@ def _offline(view: View, device: Device) -> Finding | None:
     return OFFLINE.on_node(Outcome.WARN, f"{name}: no processor of the socket is online", device=device.id)
 
 
-def _missing(view: View, device: Device) -> Finding:
+def _missing(view: View, device: Device, replaced: Mapping[str, str]) -> Finding:
     name = device_name(view, device.id)
+    if device.id in replaced:
+        return REPLACED.on_node(Outcome.WARN, f"{name}: {replaced[device.id]}", device=device.id)
+    if device.id in of_removed_sources(view):
+        return MISSING.on_node(
+            Outcome.SKIPPED, f"{name}: {device.backend}, which listed it, is not configured", device=device.id
+        )
     reader = view.reader(device.backend)
     at_slot = page_of(device, bare_boards(view, device.vendor))
     if not _enumerated(view, device.backend):
@@ -372,7 +413,19 @@ def _missing(view: View, device: Device) -> Finding:
     if numbers and device.uuid:
         facts = f"{name}: {device.backend} names none of {len(numbers)} boards that it lists; it may be one of them"
         return UNNAMED_NOW.on_node(Outcome.UNMEASURED, facts, device=device.id, required=True)
-    others = [other for other in view.devices if other.id in view.memory.seen[device.id].instead]
+    seen = view.memory.seen.get(device.parent or device.id) or view.memory.seen[device.id]
+    others = [other for other in view.devices if other.id in seen.instead]
+    if awaits_bus(view, seen):
+        return MISSING.on_node(Outcome.UNMEASURED, f"{name}: the PCI bus was not read yet", device=device.id)
+    if not device.backend.startswith(COMMANDS) and (alike := others or unread_instead(view, seen)):
+        return ELSEWHERE.on_node(
+            Outcome.UNMEASURED,
+            f"{name}: not listed since a boot, and possibly one of {device_names(view, alike)}, which were not there "
+            "before: a loss is not proven",
+            device=device.id,
+            required=True,
+            evidence_time=reader.last_round if reader else None,
+        )
     if others:
         return RENAMED.on_node(
             Outcome.UNMEASURED,
