@@ -53,6 +53,21 @@ def test_workload_that_died_warns() -> None:
     assert "out of memory" in finding.message
 
 
+def test_load_that_was_killed_is_unknown_and_no_fault_of_its_device() -> None:
+    """The out of memory killer sends SIGKILL, a device does not; a load that is verified ends the finding."""
+    died = burn_in(state=ResultState.DIED)
+    words = "the load was killed by SIGKILL"
+    killed = msgspec.structs.replace(died, metrics=(), detail=words, conditions={"killed": True})
+    findings = judge("burn-in", healthy(results=(killed,)))
+    finding = of(findings, "burnin.killed")
+    assert (finding.outcome, finding.required, finding.hard) == (UNMEASURED, True, False)
+    assert "killed by SIGKILL" in finding.message and "repeat the burn-in" in finding.message
+    assert of(findings, "burnin.died").outcome is SKIPPED
+    assert of(judge("burn-in", healthy()), "burnin.killed").outcome is PASS
+    wrong = msgspec.structs.replace(killed, metrics=burn_in(mismatches=1).metrics)
+    assert of(judge("burn-in", healthy(results=(wrong,))), "burnin.mismatch").outcome is FAIL
+
+
 @pytest.mark.parametrize("state", [ResultState.INTERRUPTED, ResultState.REFUSED])
 def test_workload_that_was_stopped_says_nothing(state: ResultState) -> None:
     """A job came, or the device was busy."""

@@ -17,6 +17,8 @@ FILES = {
     "__editable__.nodevet-0.1.0.pth": ("import __editable___nodevet_0_1_0_finder\n", False),
     "empty.pth": ("", False),
     "profiler.txt": ("import start_profiler\n", False),
+    "sitecustomize.py": ("import ddtrace.bootstrap.sitecustomize\n", True),
+    "sitecustomize.txt": ("import start_profiler\n", False),
 }
 
 
@@ -28,6 +30,26 @@ def test_a_file_whose_code_runs_in_every_python_is_seen(tmp_path: Path, name: st
     assert startup_code([str(tmp_path / "absent"), str(tmp_path)]) == (str(tmp_path / name) if is_seen else "")
 
 
+APPORT = """# install the apport exception handler if available
+try:
+    import apport_python_hook
+except ImportError:
+    pass
+else:
+    apport_python_hook.install()
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "is_seen"), [("", False), ("# nothing\n", False), (APPORT, False), (APPORT + "import tracer\n", True)]
+)
+def test_sitecustomize_of_a_distribution_loads_nothing(tmp_path: Path, text: str, is_seen: bool) -> None:
+    """Ubuntu's reports crashes of Python programs; a line of a site in it is seen."""
+    path = tmp_path / "sitecustomize.py"
+    path.write_text(text)
+    assert startup_code([str(tmp_path)]) == (str(path) if is_seen else "")
+
+
 def test_a_crash_beside_such_code_may_be_its(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As beside a library that the linker puts into every program: the file is named."""
     (tmp_path / "profiler.pth").write_text("import start_profiler\n")
@@ -37,4 +59,5 @@ def test_a_crash_beside_such_code_may_be_its(tmp_path: Path, monkeypatch: pytest
         f"{tmp_path}/profiler.pth runs code in every program of this Python, which may be the cause"
     )
     monkeypatch.setattr("site.getsitepackages", lambda: [str(tmp_path / "absent")])
+    monkeypatch.setattr("sysconfig.get_path", lambda _name: str(tmp_path / "absent"))
     assert Surroundings(preloads=tmp_path / "absent").preloaded() == ""

@@ -17,9 +17,10 @@ from nodevet.checks.burnin.stops import STOPPED_SECONDS
 from nodevet.checks.core.clock import Clock
 from nodevet.checks.core.model import Instant, Result, ResultState
 from nodevet.checks.core.wire import Burn, Failed, Found, Message, Note, ProgressMessage, Ready, ResultMessage
+from nodevet.checks.engine.completeness import KILLED
 from nodevet.checks.ipc.child_process import Child, Patience
 from nodevet.checks.system.process import Exit
-from nodevet.checks.system.procfs import ChildRecord
+from nodevet.checks.system.procfs import STOPPED, ChildRecord
 
 from .wrong import carried_on
 
@@ -74,6 +75,7 @@ class LoadChild:
         self._gave_up = False
         self._stuck = False
         self._ended = False
+        self._killed = False
         self.results: list[Result] = []
         self._child = Child(
             name, argv, selector, self, clock, environment=environment, inherit=inherit, orphaned=signal.SIGKILL
@@ -139,9 +141,13 @@ class LoadChild:
             return
         now = self._clock.monotonic()
         if now >= self._job.deadline:
-            self._give_up(f"{self._job.burn.workload} is not done after its deadline, it is in: {self._child.call}")
+            self._give_up(
+                f"{self._job.burn.workload} is not done after its deadline, it is{self._in_call() or ' idle'}"
+            )
         elif now >= self._heard + self._silence_seconds:
-            self._give_up(f"no message for {now - self._heard:.0f} s in: {self._child.call} ({self._child.where})")
+            where = self._child.where
+            self._killed = STOPPED in where
+            self._give_up(f"no message for {now - self._heard:.0f} s{self._in_call()} ({where})")
 
     def _allow_for_stop(self) -> None:
         """Give the workload the time in which its parent could not hear it.
@@ -201,11 +207,17 @@ class LoadChild:
         self._ended = True
         if not self.detail and (self._job is not None or ended.status):
             last = f"; it said last: {said}" if (said := self._child.tail.last) else ""
-            self.detail = f"the load {ended} in: {self._child.call}{last}"
+            self.detail = f"the load {ended}{self._in_call()}{last}"
+            if ended.signal == signal.SIGKILL and not self._gave_up:
+                self.detail += ": by the out of memory killer, a person or an oops; read the kernel log (dmesg)"
+                self._killed = True
         elif not self.detail and self.results:
             self.detail = self.results[-1].detail  # it ended by itself, and said why
         was_stopped = self._stopping and not self._gave_up
         self._result(ResultState.INTERRUPTED if was_stopped else ResultState.DIED, self.detail)
+
+    def _in_call(self) -> str:
+        return f" in: {self._child.call}" if self._child.call else ""
 
     def _give_up(self, reason: str) -> None:
         if not self._child.ending:
@@ -227,6 +239,7 @@ class LoadChild:
             dtype=burn.parameters.get("dtype"),
             shape=tuple(burn.parameters.get("shape") or ()),
             detail=detail,
+            conditions={KILLED: True} if self._killed else {},
         )
         self._job = None
         self.results.append(self._complete(blank))

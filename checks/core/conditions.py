@@ -34,6 +34,7 @@ class KnownConditions(msgspec.Struct, frozen=True):
     planned_results: int | None = None
     asked: bool = False
     refusal: str | None = None
+    killed: bool = False
     left_out: str | None = None
     verification: str | None = None
     temperature_celsius: Number | None = None

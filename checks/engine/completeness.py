@@ -20,6 +20,9 @@ from .retest import is_passed_retest
 ASKED = "asked"
 """Condition of a result whose number format was requested by name."""
 
+KILLED = "killed"
+"""Condition of a result whose load was ended by SIGKILL or stopped by a signal: no device sends one."""
+
 REFUSAL = "refusal"
 """Condition of a refused result with the refusing part: ``format`` (the device lacks it), or something else."""
 

@@ -8,6 +8,7 @@ import msgspec
 
 from nodevet.checks.core.counts import count_of
 from nodevet.checks.core.model import Action, Clearing, Device, FaultClass, Finding, Outcome, Result, ResultState
+from nodevet.checks.engine.completeness import KILLED
 from nodevet.checks.engine.judging import Rule
 from nodevet.checks.engine.registry import check
 from nodevet.checks.engine.retest import LEFT_OUT, ClearingRow, clearing_table, demand_words, is_passed_retest, shown_by
@@ -40,6 +41,18 @@ DIED = Rule(
 )
 
 
+KILLED_LOAD = Rule(
+    check="burn-in",
+    code="burnin.killed",
+    outcome=Outcome.UNMEASURED,
+    fault_class=FaultClass.UNKNOWN,
+    action=Action.WATCH,
+    clearing=Clearing.UNMEASURED,
+    gates=False,
+    next_step="free memory or raise the limit of the unit, then repeat the burn-in",
+)
+
+
 class BurnIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """No settings: one wrong result is a fault."""
 
@@ -57,7 +70,8 @@ def judge(view: View, _policy: BurnIn) -> Iterator[Finding]:
         verified = [result for result in results if _is_verified_workload(result)]
         yield _mismatch(view, device, results)
         yield _unverified(view, device, verified)
-        yield _died(view, device, results)
+        yield _died(view, device, [result for result in results if not result.conditions.get(KILLED)])
+        yield _killed(view, device, results)
 
 
 def _is_verified_workload(result: Result) -> bool:
@@ -125,6 +139,23 @@ def _died(view: View, device: Device, results: Sequence[Result]) -> Finding:
     outcome = Outcome.PASS if finished else Outcome.SKIPPED
     facts = f"{len(finished)} of {len(results)} workloads finished"
     return DIED.on_node(outcome, f"{name}: {facts}", device=device.id)
+
+
+def _killed(view: View, device: Device, results: Sequence[Result]) -> Finding:
+    """Return ``unknown`` for a load that a signal killed or stopped: no fault of its device, and no proof."""
+    name = device_name(view, device.id)
+    killed = [result for result in results if result.conditions.get(KILLED)]
+    if killed:
+        last = killed[-1]
+        return KILLED_LOAD.on_node(
+            Outcome.UNMEASURED,
+            f"{name}: {_workload(last)} is not verified: {last.detail}",
+            device=device.id,
+            required=True,
+            evidence_time=last.ended,
+        )
+    outcome = Outcome.PASS if any(result.state is ResultState.FINISHED for result in results) else Outcome.SKIPPED
+    return KILLED_LOAD.on_node(outcome, f"{name}: no load was killed or stopped", device=device.id)
 
 
 def _row() -> ClearingRow:

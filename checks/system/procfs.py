@@ -22,9 +22,10 @@ from .files import text_of
 _STATE, _START = 0, 19
 """Positions in /proc/PID/stat after the command's closing bracket: fields 3 and 22 of proc(5)."""
 
+STOPPED = "state T, stopped by a signal"
 _STATE_WORDS = {
     "D": "state D, waits in the kernel and cannot be killed",
-    "T": "state T, stopped by a signal",
+    "T": STOPPED,
     "R": "state R, computing",
     "S": "state S, waiting",
     "Z": "state Z, dead",
