@@ -184,7 +184,9 @@ def test_a_program_that_cannot_run_is_told(tmp_path: Path, open_tools: Callable[
     garbage = program(tmp_path / "garbage", "\x7fELF")
     shared = program(tmp_path / "shared", "#!/bin/sh\n")
     shared.chmod(0o777)
+    old = program(tmp_path / "old", "#!/usr/bin/python2.6\n")
     tools = open_tools(
+        command(old, "old"),
         command(tmp_path / "absent", "absent"),
         command(plain, "plain"),
         command(garbage, "garbage"),
@@ -196,6 +198,7 @@ def test_a_program_that_cannot_run_is_told(tmp_path: Path, open_tools: Callable[
     assert f"{plain} cannot be started: Permission denied" in told["command.plain"]
     assert f"{garbage} cannot be started: Exec format error" in told["command.garbage"]
     assert f"{shared} can be written by everybody: chmod o-w {shared}" in told["command.shared"]
+    assert f"{old} cannot be started: the interpreter in its first line (#!) or" in told["command.old"]
     assert {status.crashes for status in tools.supervisor.statuses} == {0}
 
 

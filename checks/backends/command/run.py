@@ -48,7 +48,14 @@ class CommandRunner:
             raise BackendError(kind, str(error)) from error
         except OSError as error:
             kind = FailureKind.DENIED if isinstance(error, PermissionError) else FailureKind.ERROR
-            raise BackendError(kind, f"{self._argv[0]} cannot be started: {error.strerror}") from error
+            raise BackendError(kind, f"{self._argv[0]} cannot be started: {_why(error)}") from error
+
+
+def _why(error: OSError) -> str:
+    """Return the reason of *error* for a program that is there: what is not found then is its interpreter."""
+    if isinstance(error, FileNotFoundError):
+        return "the interpreter in its first line (#!) or its dynamic loader does not exist"
+    return error.strerror or str(error)
 
 
 def _refuse_untrusted(program: str) -> None:
