@@ -131,7 +131,7 @@ def test_boards_whose_library_is_missing_are_not_read_and_not_failed() -> None:
         judge("inventory", driverless(ReaderState.ABSENT, FailureKind.NO_LIBRARY, None)), "driver.missing", NODE
     )
     assert (finding.outcome, finding.required, finding.gates) == (UNMEASURED, True, False)
-    assert "2 nvidia accelerators not read: 0000:1b:00.0" in finding.message
+    assert "1 nvidia accelerator not read: 0000:1b:00.0" in finding.message
 
 
 def test_boards_without_driver_close_the_node() -> None:
