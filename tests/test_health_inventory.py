@@ -125,15 +125,6 @@ def test_device_that_could_not_be_read_is_not_called_present(kind: FailureKind) 
     assert finding.outcome is UNMEASURED
 
 
-def test_boards_whose_library_is_missing_are_not_read_and_not_failed() -> None:
-    """An update replaces the package of the library, or the agent's host lacks it: jobs bring their own."""
-    finding = of(
-        judge("inventory", driverless(ReaderState.ABSENT, FailureKind.NO_LIBRARY, None)), "driver.missing", NODE
-    )
-    assert (finding.outcome, finding.required, finding.gates) == (UNMEASURED, True, False)
-    assert "1 nvidia accelerator not read: 0000:1b:00.0" in finding.message
-
-
 def test_boards_without_driver_close_the_node() -> None:
     """What only the PCI bus shows is named with address, bound driver, the reader's words and what to install."""
     view = driverless(ReaderState.ABSENT, FailureKind.NO_DRIVER, None, "nouveau")

@@ -53,7 +53,7 @@ class BurnInRate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     least_efficiency_ratio: (
         Annotated[
             float,
-            Meta(gt=0, le=1.1, description="Warn when a large bf16 or fp16 load reaches less of the peak."),
+            Meta(ge=0, le=1.1, description="Warn when a large bf16 or fp16 load reaches less of the peak."),
         ]
         | None
     ) = None

@@ -538,19 +538,16 @@ def _driver(view: View, vendor: str) -> Iterator[Finding]:
     elif reader.state is ReaderState.RUNNING or (
         failure is not None and failure.kind in (FailureKind.NO_DRIVER, FailureKind.NO_LIBRARY)
     ):
-        has_library = failure is None or failure.kind is not FailureKind.NO_LIBRARY
-        state = "without a working driver" if has_library else "not read"
         finding = rule.on_node(
-            Outcome.FAIL if has_library else Outcome.UNMEASURED,
-            f"{_counted(len(boards), vendor)} {state}: {where}{says}",
+            Outcome.FAIL,
+            f"{_counted(len(boards), vendor)} without a working driver: {where}{says}",
             part=part,
-            required=not has_library,
             value=len(boards),
             as_of=looked,
         )
         # If the agent lacks a library, or it is refused memory, that says nothing about the driver; jobs bring their
         # own.
-        is_said = failure is None or (has_library and failure.of_driver)
+        is_said = failure is None or (failure.kind is not FailureKind.NO_LIBRARY and failure.of_driver)
         may_bind = is_booting(view) or all(may_be_bound_yet(view, board) for board in boards)
         yield msgspec.structs.replace(finding, gates=is_said and not may_bind)
     else:
