@@ -534,6 +534,22 @@ def test_a_lost_device_is_told_and_its_siblings_are_read(fake_amdsmi: FakeAmdSmi
         assert reader.sample(SLOT, "fast").failure is None
 
 
+def test_a_refusal_of_a_board_that_was_read_is_no_missing_permission(fake_amdsmi: FakeAmdSmi) -> None:
+    """While amdgpu resets a board, it refuses each reading with EPERM; permissions do not change in one process."""
+    with reader_of(fake_amdsmi) as reader:
+        reader.ready()
+        assert reader.round("fast")[uuid(SLOT)].failure is None
+        fake_amdsmi.fail_device(SLOT, AmdSmiStatus.NO_PERM)
+        resetting = reader.round("fast")[uuid(SLOT)].failure
+    with reader_of(fake_amdsmi) as reader:
+        reader.ready()
+        refused = reader.round("fast")[pci(SLOT)].failure
+    assert resetting is not None
+    assert refused is not None
+    assert (resetting.kind, refused.kind) == (FailureKind.ERROR, FailureKind.DENIED)
+    assert "while it resets the board" in resetting.detail
+
+
 def test_boards_that_came_or_went_are_found_by_a_library_that_starts_anew(fake_amdsmi: FakeAmdSmi) -> None:
     """The library lists what it found at its start: a board put back, or split, is seen by the next one only."""
     generation = "sys/class/kfd/kfd/topology/generation_id"

@@ -119,6 +119,7 @@ def remember(
     links_up: dict[str, set[int]],
     now: Instant,
     duplicates: Iterable[tuple[Device, Device]] = (),
+    readers: Iterable[ReaderStatus] = (),
 ) -> KnownDevices:
     """Return *memory* with *devices* as seen now, and the links of ``links_up`` (ports by device id) as once up.
 
@@ -126,7 +127,7 @@ def remember(
     under another name is moved to its present name.
     """
     devices, duplicates = tuple(devices), tuple(duplicates)
-    names = named(memory, devices, duplicates)
+    names = named(memory, devices, duplicates, readers=readers)
     renamed = {name: memory.seen[key] for key, name in names.items()}
     kept = {key: entry for key, entry in memory.seen.items() if key not in names}
     seen = listed_now(kept, devices, duplicates)
@@ -137,13 +138,21 @@ def remember(
         told = (device, up, slots, "")
         is_as_before = known is not None and (known.device, known.links_up, known.slots, known.gone_in) == told
         if known is None or not is_as_before or known.last.boot_id != now.boot_id:
-            seen[device.id] = Seen(device, known.first if known else now, now, up, slots)
+            first = known.first if known is not None and not _may_be_another(known, device, now.boot_id) else now
+            seen[device.id] = Seen(device, first, now, up, slots, replaces=known is not None and known.replaces)
     real = {slot_of(entry.device) for entry in seen.values() if entry.device.backend != "host" and entry.device.pci}
     for entry in tuple(seen.values()):
         if entry.device.backend == "host" and entry.device.pci and slot_of(entry.device) in real:
             del seen[entry.device.id]
     _note_gone(seen, devices, now.boot_id)
     return KnownDevices(seen) if seen != memory.seen else memory
+
+
+def _may_be_another(known: Seen, device: Device, boot_id: str) -> bool:
+    """Return whether *device*, under the name of a board that was missing before this boot, may be another one."""
+    is_told = device.uuid or told_serial(device.serial)
+    is_other = are_other_boards(known.device.serial, device.serial)
+    return known.gone_in not in ("", boot_id) and (is_other or not is_told)
 
 
 def _note_gone(seen: dict[str, Seen], devices: tuple[Device, ...], boot_id: str) -> None:
@@ -428,6 +437,13 @@ def listed_twice(listed: Mapping[str, Iterable[Device]]) -> tuple[tuple[Device, 
 def forget(memory: KnownDevices, device_id: str) -> KnownDevices:
     """Return *memory* without the device and its parts: it was removed, or another one is in its place."""
     kept = {key: entry for key, entry in memory.seen.items() if device_id not in (key, entry.device.parent)}
+    gone = memory.seen.get(device_id)
+    if gone is not None and is_whole(gone.device):
+        here = [key for key, entry in kept.items() if slot_of(entry.device) == slot_of(gone.device) != ""]
+        others = (key for key in (*here, *gone.instead) if key in kept and is_whole(kept[key].device))
+        free = next((key for key in others if not kept[key].replaces), None)
+        if free is not None:
+            kept[free] = msgspec.structs.replace(kept[free], replaces=True)
     return KnownDevices(kept)
 
 

@@ -212,7 +212,9 @@ class Engine:
         names = self._step("names of devices", naming, dict[str, str])
         renamed = {old: names.get(new, new) for old, new in self._renamed.items()} | names
         self._renamed = dict(islice(renamed.items(), max(len(renamed) - MOST_NAMES, 0), None))
-        remembered = partial(remember, self._memory, present, self._links_up, now, self._listed.duplicates)
+        remembered = partial(
+            remember, self._memory, present, self._links_up, now, self._listed.duplicates, self._readers
+        )
         self._memory = self._step("memory of devices", remembered, lambda: self._memory)
         self._results.known(self._ledger.episodes)
         view = self._view(now, present)

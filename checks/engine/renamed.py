@@ -114,7 +114,8 @@ def _of_renamed_commands(
     by_name: dict[str, dict[str, Device]] = {}
     for each in filter(_is_told_board, told):
         by_name.setdefault(each.backend, {})[_own_name(each)] = each
-    known = [entry.device for entry in seen.values() if entry.device.backend.startswith(COMMANDS)]
+    listed = [entry.device for entry in seen.values() if not entry.gone_in]
+    known = [device for device in listed if device.backend.startswith(COMMANDS)]
     names: dict[str, str] = {}
     for source in {board.backend for board in known} - {*sources} if sources else ():
         boards = [board for board in known if board.backend == source and _is_told_board(board)]

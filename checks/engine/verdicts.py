@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 
 import msgspec
 
-from nodevet.checks.core.model import NODE, Device, Episode, Finding, Outcome, Snapshot, State, Verdict
+from nodevet.checks.core.model import NODE, Device, DeviceKind, Episode, Finding, Outcome, Snapshot, State, Verdict
 
 from .acknowledgement import standing
 from .completeness import Completeness, Standing, judged, last_proof
@@ -79,8 +79,9 @@ def verdicts_of(
 
     Before the first round only remembered failures count: they outlive the agent. An episode of a device that is not
     listed counts against the node, unless its absence is acknowledged. A silent device stays unknown itself; it makes
-    the node unknown only if its loss is not acknowledged. A part that is lost with its board has the board's state, and
-    counts once. A board out of service counts by the finding of its node.
+    the node unknown only if its loss is not acknowledged, or that a board is not read which only the PCI bus lists. A
+    part that is lost with its board has the board's state, and counts once. A board out of service counts by the
+    finding of its node.
     """
     of_device: dict[str, list[Finding]] = {}
     for finding in findings:
@@ -98,11 +99,14 @@ def verdicts_of(
     lost = {
         entry.key.device for entry in standing(episodes) if entry.check == INVENTORY and entry.outcome is Outcome.FAIL
     }
+    said = {entry.key.device for entry in standing(episodes)}
+    said -= {entry.key.device for entry in standing(episodes) if entry.check == INVENTORY}  # its driver holds it
     judged = {
         device: entry
         for device, entry in verdicts.items()
         if device not in gone
         and device not in unused
+        and not (device in said and _is_page(known[device]) and not entry.episodes)
         and not (device in parts and entry == verdicts[parts[device]])
         and not (partial and entry.reason == NOT_EVALUATED)
         and not (device in lost and not entry.episodes)
@@ -115,3 +119,8 @@ def verdicts_of(
         return verdicts, not_judged("starting: no check has run yet", episodes, covered)
     names = {device: device_name(view, device) for device in judged}
     return verdicts, node_verdict(judged, names, episodes, covered)
+
+
+def _is_page(device: Device) -> bool:
+    """Return whether only the PCI bus lists *device*, an accelerator: nothing can be measured on it."""
+    return device.kind is DeviceKind.ACCELERATOR and device.backend == "host"

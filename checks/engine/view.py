@@ -89,7 +89,8 @@ class Seen(msgspec.Struct, frozen=True):
     """A device as this node remembers it: its identity, the links that were ever up, and all slots it was in.
 
     ``unlisted``: its command no longer lists it; ``instead``: the devices that replaced the whole list, or that are new
-    since a boot. ``gone_in``: the boot in which its backend first listed others without it.
+    since a boot. ``gone_in``: the boot in which its backend first listed others without it. ``replaces``: it took the
+    place of a board that was forgotten.
     """
 
     device: Device
@@ -100,6 +101,7 @@ class Seen(msgspec.Struct, frozen=True):
     unlisted: bool = False
     instead: tuple[str, ...] = ()
     gone_in: str = ""
+    replaces: bool = False
 
 
 class KnownDevices(msgspec.Struct, frozen=True):

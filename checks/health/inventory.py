@@ -22,6 +22,7 @@ from nodevet.checks.core.model import (
     FailureKind,
     FaultClass,
     Finding,
+    Instant,
     Limit,
     Outcome,
     Part,
@@ -32,6 +33,7 @@ from nodevet.checks.core.model import (
 from nodevet.checks.engine.arriving import is_being_taken, is_booting, may_be_bound_yet, not_listed_since, page_of
 from nodevet.checks.engine.bare import bare_boards, is_unanswered, out_of_place, unread_boards, without_address
 from nodevet.checks.engine.baseline import UNNAMED, is_a_number
+from nodevet.checks.engine.enumeration import has_enumerated, is_read, vendors_known
 from nodevet.checks.engine.exchanged import awaits_bus, exchanged, unread_instead
 from nodevet.checks.engine.judging import Rule
 from nodevet.checks.engine.registry import check
@@ -246,7 +248,7 @@ def judge(view: View, policy: Inventory) -> Iterator[Finding]:
         yield EXCLUDED.on_node(Outcome.PASS, "no board is excluded by a driver option")
     yield _drained(view)
     yield _unconfigured(view)
-    for vendor in _vendors(view):
+    for vendor in vendors_known(view):
         yield from _driver(view, vendor)
     yield _count(view, policy.expected_accelerators)
 
@@ -370,7 +372,12 @@ def _refused(view: View, device: Device, rule: Rule, kind: FailureKind, why: str
 def _offline(view: View, device: Device) -> Finding | None:
     """Return that no processor of the unlisted socket *device* is online; None if it is missing."""
     node = next(iter(view.of_kind(DeviceKind.NODE)), None)
-    if device.kind is not DeviceKind.CPU or node is None or not node.offline or not _enumerated(view, device.backend):
+    if (
+        device.kind is not DeviceKind.CPU
+        or node is None
+        or not node.offline
+        or not has_enumerated(view, device.backend)
+    ):
         return None
     name = device_name(view, device.id)
     return OFFLINE.on_node(Outcome.WARN, f"{name}: no processor of the socket is online", device=device.id)
@@ -386,13 +393,13 @@ def _missing(view: View, device: Device, replaced: Mapping[str, str]) -> Finding
         )
     reader = view.reader(device.backend)
     at_slot = page_of(device, bare_boards(view, device.vendor))
-    if not _enumerated(view, device.backend):
+    if not has_enumerated(view, device.backend):
         state = reader.state.value if reader else "not running"
         return MISSING.on_node(
             Outcome.UNMEASURED, f"{name}: not enumerated, {device.backend} collector is {state}", device=device.id
         )
-    is_read = reader is not None and reader.state is ReaderState.RUNNING
-    if at_slot is not None and (not is_read or may_be_bound_yet(view, at_slot)):
+    is_running = reader is not None and reader.state is ReaderState.RUNNING
+    if at_slot is not None and (not is_running or may_be_bound_yet(view, at_slot)):
         return MISSING.on_node(Outcome.UNMEASURED, f"{name}: on the PCI bus, without its driver", device=device.id)
     if why := why_unlisted(view, device):
         return MISSING.on_node(Outcome.SKIPPED, f"{name}: {why}", device=device.id)
@@ -413,8 +420,22 @@ def _missing(view: View, device: Device, replaced: Mapping[str, str]) -> Finding
     if numbers and device.uuid:
         facts = f"{name}: {device.backend} names none of {len(numbers)} boards that it lists; it may be one of them"
         return UNNAMED_NOW.on_node(Outcome.UNMEASURED, facts, device=device.id, required=True)
+    if finding := _elsewhere(view, device, reader.last_round if reader else None):
+        return finding
+    serial = f", serial {device.serial}" if device.serial else ""
+    return MISSING.on_node(
+        Outcome.FAIL,
+        f"{name}: {device.model}{serial} is no longer enumerated",
+        device=device.id,
+        evidence_time=reader.last_round if reader else None,
+    )
+
+
+def _elsewhere(view: View, device: Device, listed: Instant | None) -> Finding | None:
+    """Return that the unlisted *device* may be another one that its backend *listed*; None if a loss is proven."""
+    name = device_name(view, device.id)
     seen = view.memory.seen.get(device.parent or device.id) or view.memory.seen[device.id]
-    others = [other for other in view.devices if other.id in seen.instead]
+    others = [other for name in seen.instead if (other := view.device(name)) is not None]
     if awaits_bus(view, seen):
         return MISSING.on_node(Outcome.UNMEASURED, f"{name}: the PCI bus was not read yet", device=device.id)
     if not device.backend.startswith(COMMANDS) and (alike := others or unread_instead(view, seen)):
@@ -424,7 +445,7 @@ def _missing(view: View, device: Device, replaced: Mapping[str, str]) -> Finding
             "before: a loss is not proven",
             device=device.id,
             required=True,
-            evidence_time=reader.last_round if reader else None,
+            evidence_time=listed,
         )
     if others:
         return RENAMED.on_node(
@@ -433,15 +454,9 @@ def _missing(view: View, device: Device, replaced: Mapping[str, str]) -> Finding
             "a loss is not proven: the script was changed, or every board was replaced",
             device=device.id,
             required=True,
-            evidence_time=reader.last_round if reader else None,
+            evidence_time=listed,
         )
-    serial = f", serial {device.serial}" if device.serial else ""
-    return MISSING.on_node(
-        Outcome.FAIL,
-        f"{name}: {device.model}{serial} is no longer enumerated",
-        device=device.id,
-        evidence_time=reader.last_round if reader else None,
-    )
+    return None
 
 
 def _moved(view: View, backend: str) -> tuple[Device, Device] | tuple[None, None]:
@@ -465,37 +480,10 @@ def _merged(device: Device, present: set[str]) -> bool:
     return device.parent is not None and device.parent in present
 
 
-def _enumerated(view: View, backend: str) -> bool:
-    """Return whether the reader of *backend* has reported its devices: a list, or that there are none."""
-    reader = view.reader(backend)
-    if reader is None:
-        return any(device.backend == backend for device in view.devices)
-    if reader.state is ReaderState.RUNNING:
-        return reader.last_round is not None or any(device.backend == backend for device in view.devices)
-    return reader.failure is not None and reader.failure.kind in (
-        FailureKind.NO_DEVICES,
-        FailureKind.NO_DRIVER,
-        FailureKind.NO_LIBRARY,
-    )
-
-
-def _vendors(view: View) -> tuple[str, ...]:
-    """Return the vendors with present or remembered accelerators."""
-    known = (*view.devices, *(seen.device for seen in view.memory.seen.values()))
-    return tuple(sorted({device.vendor for device in known if device.kind is DeviceKind.ACCELERATOR}))
-
-
 def _did(reader: ReaderStatus, board: Device) -> str:
     """Return the last failure of *board* for which its *reader* skips it, as text, or an empty text."""
     words = reader.left_alone.get(board.pci or "")
     return f": {words}" if words else ""
-
-
-def _is_read(view: View, vendor: str) -> bool:
-    """Return whether the backend of *vendor* runs, or another one that lists its devices, such as a command."""
-    backends = {device.backend for device in view.of_kind(DeviceKind.ACCELERATOR) if device.vendor == vendor}
-    readers = (view.reader(backend) for backend in (vendor, *(backends - {"host"})))
-    return any(reader is not None and reader.state is ReaderState.RUNNING for reader in readers)
 
 
 def _driver(view: View, vendor: str) -> Iterator[Finding]:
@@ -528,7 +516,7 @@ def _driver(view: View, vendor: str) -> Iterator[Finding]:
         DRIVER_MISSING, next_step=known.install or f"no backend exists for {vendor}: monitor it by other means"
     )
     if not boards:
-        outcome = Outcome.PASS if _is_read(view, vendor) else Outcome.SKIPPED
+        outcome = Outcome.PASS if is_read(view, vendor) else Outcome.SKIPPED
         yield rule.on_node(outcome, f"{vendor}: every accelerator has its driver", part=part)
     elif reader is None:
         rule = msgspec.structs.replace(rule, next_step=HOW_TO_PLACE if unplaced else HOW_TO_READ)

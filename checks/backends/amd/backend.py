@@ -51,6 +51,7 @@ MODULE = "sys/module/amdgpu"
 GENERATION = "sys/class/kfd/kfd/topology/generation_id"
 """Increases when the driver gains or loses a device; the library lists the devices of its start for ever."""
 VENDOR = "amd"
+RESETTING = "amdgpu refuses every reading so while it resets the board, see the kernel log for 'GPU reset begin'"
 
 
 def open_backend(context: Context) -> AmdBackend:
@@ -74,6 +75,7 @@ class _Gpu:
         self.device = device
         self.lost: BackendError | None = None
         self.in_tree = False
+        self.answered = False
         self.complete = True
         """Whether every identity call was answered, or never will be."""
         self.throttle = ThrottleClock()
@@ -315,7 +317,9 @@ class AmdBackend:
         if why is not None:
             gpu.plans.clear()
             raise BackendError(FailureKind.LOST, f"{gpu.target.label}: {why}", of_driver=True)
-        if any(reading.status is ReadingStatus.OK for reading in readings) or not codes - {SUCCESS}:
+        is_read = any(reading.status is ReadingStatus.OK for reading in readings)
+        gpu.answered |= is_read
+        if is_read or not codes - {SUCCESS}:
             return
         failed = [reading for reading in readings if reading.status is not ReadingStatus.UNSUPPORTED]
         if gpu.device.virtual:  # its host may deny it a whole group; a device with no answer at all is judged
@@ -326,6 +330,8 @@ class AmdBackend:
         kind = FailureKind.LOST if codes & GONE else FailureKind.DENIED if codes & DENIED else FailureKind.ERROR
         gpu.plans.clear()
         why = f"{gpu.target.label} answers no question: {failed[0].detail}"
+        if kind is FailureKind.DENIED and gpu.answered:
+            kind, why = FailureKind.ERROR, f"{why}; this process was permitted to read it before: {RESETTING}"
         raise BackendError(kind, why, of_driver=is_evidence(codes))
 
 
