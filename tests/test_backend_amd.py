@@ -547,7 +547,7 @@ def test_a_refusal_of_a_board_that_was_read_is_no_missing_permission(fake_amdsmi
     assert resetting is not None
     assert refused is not None
     assert (resetting.kind, refused.kind) == (FailureKind.ERROR, FailureKind.DENIED)
-    assert "while it resets the board" in resetting.detail
+    assert "while it resets a board" in resetting.detail
 
 
 def test_boards_that_came_or_went_are_found_by_a_library_that_starts_anew(fake_amdsmi: FakeAmdSmi) -> None:

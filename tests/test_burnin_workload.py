@@ -522,6 +522,32 @@ def test_operand_that_changed_after_the_last_product_is_told(operand: str) -> No
     assert sound_conditions(result.conditions) == result.conditions
 
 
+def test_operand_whose_changes_cancel_in_a_row_is_told() -> None:
+    """One bit up and the same bit down in one row: the sums of the columns differ, and no row is named."""
+    seen: dict[str, Tensor] = {}
+
+    def choose(name: str, kind: str, architecture: str | None) -> Multiplication:
+        real = choose_multiplication(name, kind, architecture)
+
+        def keep(a: Tensor, b: Tensor, out: Tensor) -> None:
+            if a.count_nonzero() == a.numel():  # no set that selects
+                seen.update(a=a)
+            real.run(a, b, out)
+
+        return msgspec.structs.replace(real, run=keep)
+
+    def flip() -> None:
+        bits = bit_view(seen["a"])[3, ::2]  # every other one: the same half of its word
+        ones = (bits >> 23) & 1
+        for place in (int(ones.argmax()), int(ones.argmin())):
+            bits[place] ^= 1 << 23
+
+    result = run_gemm(Run(REQUEST, SystemClock()), LateWatcher(1.0, flip), choose)
+    (report,) = result.conditions["mismatch_reports"]
+    assert (report["origin"], report["operand_rows"]) == ("operand_a", [])
+    assert "changed in memory during the load; no product" in result.detail
+
+
 def test_an_accelerator_checks_the_share_that_costs_two_percent(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where checking each product would cost 8 %, a quarter is drawn, and the result says so."""
     monkeypatch.setattr(

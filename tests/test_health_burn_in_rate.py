@@ -9,9 +9,8 @@ import msgspec
 import pytest
 from fakes.views import GPU, burn_in, healthy, judge, of
 
-from nodevet.checks.core.model import Outcome, ResultState
-from nodevet.checks.core.siblings import SiblingLimit, Slower, slower_devices
-from nodevet.checks.health.burn_in_rate import _slower
+from nodevet.checks.core.model import Finding, Outcome, ResultState
+from nodevet.checks.core.siblings import SiblingLimit, slower_devices
 from nodevet.checks.reference.tables import load_table
 
 PASS, WARN, SKIPPED = Outcome.PASS, Outcome.WARN, Outcome.SKIPPED
@@ -19,9 +18,14 @@ LIMITS = load_table("sibling_limits.csv", SiblingLimit)
 SPREAD = 0.005
 
 
+T4 = {"architecture": "sm75"}
+"""Its power limit of 70 W holds a healthy one below 0.4 of its peak."""
+
+
 def large(**metrics: Any) -> Any:
     """Return a result of a large bf16 load with *metrics*."""
-    return msgspec.structs.replace(burn_in(**metrics), dtype="bf16", shape=(8192, 8192, 8192))
+    conditions = {"architecture": "sm90"}
+    return msgspec.structs.replace(burn_in(**metrics), dtype="bf16", shape=(8192, 8192, 8192), conditions=conditions)
 
 
 def test_device_at_a_fifth_of_its_peak_warns() -> None:
@@ -37,6 +41,7 @@ def test_device_at_a_fifth_of_its_peak_warns() -> None:
     [
         (large(efficiency_ratio=0.74, tflops_median=730.0), PASS),
         (large(efficiency_ratio=0.4, tflops_median=400.0), PASS),
+        (msgspec.structs.replace(large(efficiency_ratio=0.3, tflops_median=20.0), conditions=T4), SKIPPED),
         (large(efficiency_ratio=None, tflops_median=400.0), SKIPPED),
         (msgspec.structs.replace(large(efficiency_ratio=0.2, tflops_median=1.0), shape=(512, 512, 4096)), SKIPPED),
         (msgspec.structs.replace(large(efficiency_ratio=0.2, tflops_median=1.0), dtype="fp64"), SKIPPED),
@@ -111,44 +116,40 @@ def test_devices_that_ran_different_workloads_are_not_compared() -> None:
     assert slower_devices(rates, LIMITS, SPREAD) == ()
 
 
-def test_siblings_are_devices_of_one_model_in_one_load() -> None:
-    """Eight devices in one load: the slow one is told. In two loads, or as two models, there are too few."""
-    board = next(device for device in healthy().devices if device.id == GPU)
-    boards = [msgspec.structs.replace(board, id=f"gpu{index}") for index in range(8)]
+def siblings(load: str = "a", model: str = "") -> dict[str, Finding]:
+    """Return the findings of eight boards, of which the third is 10 % slower, by board.
 
-    def results(load: str = "a") -> list[Any]:
-        return [
-            msgspec.structs.replace(
-                large(tflops_median=630.0 if index == 2 else 700.0),
-                devices=(f"gpu{index}",),
-                conditions={"load": load if index < 4 else "a"},
-            )
-            for index in range(8)
-        ]
-
-    (found,) = _slower(boards, results()).values()
-    assert isinstance(found, Slower)
-    assert (found.device, round(found.below_ratio, 3)) == ("gpu2", 0.1)
-    assert _slower(boards, results("b")) == {}
-    others = [
-        msgspec.structs.replace(each, model="another") if index > 4 else each for index, each in enumerate(boards)
-    ]
-    assert _slower(others, results()) == {}
-
-
-def test_slower_device_warns_with_both_figures() -> None:
-    """The finding names how much slower the device is, and how far apart its siblings are."""
+    The first four ran in *load*, the others in ``a``; if *model* is given, the last three are of that.
+    """
     view = healthy()
     board = next(device for device in view.devices if device.id == GPU)
-    boards = tuple(msgspec.structs.replace(board, id=f"gpu{index}") for index in range(8))
+    boards = tuple(
+        msgspec.structs.replace(board, id=f"gpu{index}", model=model if model and index > 4 else board.model)
+        for index in range(8)
+    )
     results = tuple(
         msgspec.structs.replace(
-            large(tflops_median=630.0 if index == 2 else 700.0), devices=(f"gpu{index}",), conditions={"load": "a"}
+            large(tflops_median=630.0 if index == 2 else 700.0),
+            devices=(f"gpu{index}",),
+            conditions={"load": load if index < 4 else "a"},
         )
         for index in range(8)
     )
-    findings = judge("burn-in-rate", msgspec.structs.replace(view, devices=boards, results=results))
-    told = {finding.device: finding for finding in findings if finding.code == "burnin.slower_than_siblings"}
-    assert {device for device, finding in told.items() if finding.outcome is WARN} == {"gpu2"}
+    found = judge("burn-in-rate", msgspec.structs.replace(view, devices=boards, results=results))
+    return {finding.device: finding for finding in found if finding.code == "burnin.slower_than_siblings"}
+
+
+def test_slower_device_warns_with_both_figures() -> None:
+    """The finding names how much slower the device is, and how far apart its siblings are; the others pass."""
+    told = siblings()
+    assert {device: finding.outcome for device, finding in told.items()} == {
+        f"gpu{index}": WARN if index == 2 else PASS for index in range(8)
+    }
     assert "10.0 % slower than its siblings in the same load, whose own spread is 0.5 %" in told["gpu2"].message
     assert not told["gpu2"].gates
+
+
+@pytest.mark.parametrize("told", [siblings("b"), siblings(model="another")], ids=["two loads", "two models"])
+def test_siblings_are_devices_of_one_model_in_one_load(told: dict[str, Finding]) -> None:
+    """Else there are too few: what was not compared does not pass."""
+    assert {finding.outcome for finding in told.values()} == {SKIPPED}

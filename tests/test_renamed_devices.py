@@ -496,6 +496,19 @@ def test_boards_that_come_one_after_the_other_after_a_boot_close_no_gate(site: S
     assert (snapshot.verdict.state, is_hard(snapshot)) == (State.FAILED, True), "one of this boot is gone"
 
 
+def test_a_board_that_was_listed_in_this_boot_is_not_awaited(site: Site) -> None:
+    """All were listed at once after the boot, half a minute ago: one that is gone then does not come any more."""
+    all_of_them = cards("hl0 hl1 hl2", serial=serial)
+    site.rounds(*all_of_them)
+    site.restart("boot-2")
+    site.seconds = SINCE_BOOT + 30
+    site.rounds(*all_of_them)
+    snapshot = site.rounds(*all_of_them[:2])[-1]
+    missing = {f.device: f.outcome for f in snapshot.findings if f.code == "device.missing"}
+    assert missing["acme:hl2"] is Outcome.FAIL
+    assert is_hard(snapshot)
+
+
 def test_a_board_that_does_not_come_after_a_boot_is_gone(site: Site) -> None:
     """Ten minutes after the boot, also where the agent was started anew meanwhile; and one that was lost stays so."""
     all_of_them = cards("hl0 hl1 hl2", serial=serial)

@@ -159,7 +159,7 @@ def _origin(
     operands = ring.sets[product.operand_set]
     for name, operand in (("operand_a", operands.a), ("operand_b", operands.b)):
         changed = _changed_rows(operand)
-        if changed:
+        if changed is not None:
             return name, changed
     if product.before is not None:
         earlier_set, earlier_offset = product.before
@@ -197,16 +197,17 @@ def changed_operands(sets: list[OperandSet]) -> list[ChangedOperand]:
     for each in sets:
         for name, operand in (("operand_a", each.a), ("operand_b", each.b)):
             rows = _changed_rows(operand)
-            if rows:
+            if rows is not None:
                 changed.append(ChangedOperand(operand_set=each.index, origin=name, operand_rows=rows))
     return changed
 
 
-def _changed_rows(operand: Operand) -> tuple[int, ...]:
+def _changed_rows(operand: Operand) -> tuple[int, ...] | None:
+    """Return the rows whose bits have changed, None if none has; empty where the changes cancel in each row."""
     now = digest(operand.stored)
     rows = torch.nonzero(now.rows != operand.digest.rows).flatten()
-    if not len(rows) and not torch.equal(now.columns, operand.digest.columns):
-        return (-1,)
+    if not len(rows) and torch.equal(now.columns, operand.digest.columns):
+        return None
     return tuple(rows[:_EXAMPLES].tolist())
 
 

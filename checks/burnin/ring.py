@@ -17,6 +17,8 @@ from enum import StrEnum
 
 import msgspec
 
+from nodevet.checks.reference.limits import from_table
+
 from .certify import OFFSET_STEP, Golden
 from .hashing import make_key
 from .library import Tensor, torch
@@ -42,18 +44,15 @@ def checking_for(kind: str, data_type: str) -> Checking:
     return Checking.BOTH if kind == "cpu" and data_type != "int8" else Checking.ALTERNATE
 
 
-OVERHEAD_LIMIT = 0.02
-"""The share of an accelerator's time that checking may take."""
-
-
 def checked_share(overhead: float | None, kind: str) -> float:
     """Return the share of products to check on a device of *kind* on which checking each costs *overhead*, a ratio.
 
     On accelerators K is limited, so that checking can cost more than 2 %: then a part is drawn. Processors check all.
     """
-    if kind == "cpu" or overhead is None or overhead <= OVERHEAD_LIMIT:
+    limit = from_table("burnin.checking_overhead")
+    if kind == "cpu" or overhead is None or not limit.holds(overhead):
         return 1.0
-    return OVERHEAD_LIMIT / overhead
+    return limit.value / overhead
 
 
 def drawing(share: float) -> Callable[[], bool]:

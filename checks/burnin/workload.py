@@ -280,8 +280,10 @@ def _carry_out(run: Run, control: Control, device: ComputeDevice, choose: Choose
     try:
         with Stops() as stops:
             measure(run, control, device, ring, layout, take, stops)
-    finally:
+    except InterruptionError:
         _finish(run, control, ring, take)
+        raise
+    _finish(run, control, ring, take)  # not after an error of the device: it cannot check
 
 
 def _finish(run: Run, control: Control, ring: Ring, take: Take) -> None:
@@ -493,10 +495,10 @@ def _summary(run: Run) -> str:
             f"blamed {worst.origin}, {worst.persistence}"
         )
     if run.changed:
-        first_operand = run.changed[0]
+        changed = run.changed[0]
         return (
-            f"{first_operand.origin.replace('_', ' ')} of set {first_operand.operand_set} changed in memory during the "
-            f"load, rows {', '.join(map(str, first_operand.operand_rows[:4]))}; no product that was checked showed it"
+            f"{changed.origin.replace('_', ' ')} of set {changed.operand_set} changed in memory during the load"
+            f"{_rows_of(changed)}; no product that was checked showed it"
         )
     wrong = [certificate.witness for certificate in run.certificates if certificate.witness is not None]
     if wrong:
@@ -515,6 +517,11 @@ def _summary(run: Run) -> str:
     drawn = f"{100 * share:.0f} % of the products were checked, drawn at random" if share < 1.0 else ""
     in_part = f"in part: {run.conditions[LEFT_OUT]}" if LEFT_OUT in run.conditions else ""
     return "; ".join(part for part in (in_part, drawn) if part)
+
+
+def _rows_of(operand: ChangedOperand) -> str:
+    rows = operand.operand_rows
+    return f", row{'' if len(rows) == 1 else 's'} {', '.join(map(str, rows[:4]))}" if rows else ""
 
 
 def _first_line(error: BaseException) -> str:

@@ -100,3 +100,8 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
         """Return whether one of *serials* is the number in the UUID, which stands in for an unreadable serial."""
         name = (self.uuid or "").lower().removeprefix("gpu-").lstrip("0")
         return bool(name) and any((text or "").lower().removeprefix("0x").lstrip("0") == name for text in serials)
+
+
+def slot_of(device: Device) -> str:
+    """Return the PCI address of *device* without its function; empty if it has none."""
+    return (device.pci or "").split(".")[0]

@@ -12,6 +12,7 @@ from functools import lru_cache
 
 import msgspec
 
+from nodevet.checks.core.device import slot_of
 from nodevet.checks.core.model import (
     Device,
     DeviceKind,
@@ -156,7 +157,7 @@ def _may_be_another(known: Seen, device: Device, boot_id: str) -> bool:
 
 
 def _note_gone(seen: dict[str, Seen], devices: tuple[Device, ...], boot_id: str) -> None:
-    """Have each board of *seen* that its backend does not list now say since which boot, and what is listed instead."""
+    """Note in *seen*, for each board that its backend does not list now, since which boot, and the boards instead."""
     present = {device.id for device in devices}
     absent = [key for key, entry in seen.items() if key not in present and is_whole(entry.device)]
     if not absent:
@@ -465,8 +466,3 @@ def _is_same_board(before: Device, now: Device) -> bool:
     if before.kind is not DeviceKind.ACCELERATOR or before.parent is not None:
         return False
     return not before.uuid or (_serial(before) is not None and before.serial == now.serial)
-
-
-def slot_of(device: Device) -> str:
-    """Return the PCI address of *device* without its function; empty if it has none."""
-    return (device.pci or "").split(".")[0]

@@ -110,8 +110,9 @@ def _retest(episode: Episode, row: ClearingRow, evidence: Evidence, others: Iter
 
 
 def other_serial(episode: Episode, evidence: Evidence) -> str | None:
-    """Return the proof that the device was replaced: another serial in its slot, and its own serial nowhere, or others.
+    """Return the proof that the device was replaced, or None.
 
+    Another serial in its slot is one if its own serial is nowhere; so are other boards after a boot (``exchanged``).
     A device whose slot changed replaced nothing: addresses change when a board drops out. Nor did a device of the same
     name that reports, or reported, its chip number (part of its UUID) as the serial, or one whose driver formats the
     serial differently.

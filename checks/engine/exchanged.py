@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from nodevet.checks.core.device import told_serial
+from nodevet.checks.core.device import slot_of, told_serial
 from nodevet.checks.core.model import Device, DeviceKind, Instant, ReaderState
 from nodevet.checks.reference.vendors import LENT_DRIVERS
 
@@ -58,14 +58,14 @@ def _is_settled(seen: Mapping[str, Seen], entry: Seen, boot_id: str) -> bool:
 def _gone(seen: Mapping[str, Seen], devices: tuple[Device, ...], boot_id: str) -> list[Seen]:
     """Return the boards of earlier boots that are neither listed nor on the bus at their address."""
     present = {device.id for device in devices}
-    bare = {(device.vendor, slot) for device in devices if device.backend == HOST and (slot := _slot(device))}
+    bare = {(device.vendor, slot) for device in devices if device.backend == HOST and (slot := slot_of(device))}
     return [
         entry
         for key, entry in seen.items()
         if key not in present
         and entry.last.boot_id != boot_id
         and is_whole(entry.device)
-        and (entry.device.vendor, _slot(entry.device)) not in bare
+        and (entry.device.vendor, slot_of(entry.device)) not in bare
     ]
 
 
@@ -166,13 +166,13 @@ def unread_instead(view: View, entry: Seen) -> list[Device]:
     if entry not in gone:
         return []
     away = {*not_given(view), *excluded(view), *withheld(view)}
-    slots = {_slot(each.device) for each in seen.values() if each.device.backend != HOST}
+    slots = {slot_of(each.device) for each in seen.values() if each.device.backend != HOST}
     pages = [
         page
         for page in bare_boards(view, vendor)
         if page.driver not in LENT_DRIVERS
         and page.pci not in away
-        and _slot(page) not in slots
+        and slot_of(page) not in slots
         and (page.id not in seen or seen[page.id].first.boot_id == now or _is_after(seen[page.id].first, entry.last))
     ]
     taken = 0
@@ -195,7 +195,3 @@ def awaits_bus(view: View, entry: Seen) -> bool:
 def is_whole(device: Device) -> bool:
     """Return whether *device* is an accelerator, and no part of one."""
     return device.kind is DeviceKind.ACCELERATOR and device.parent is None
-
-
-def _slot(device: Device) -> str:
-    return (device.pci or "").split(".")[0]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from nodevet.checks.core.device import slot_of
 from nodevet.checks.core.model import Device, DeviceKind
 
 from .acknowledgement import are_other_boards
-from .baseline import listed_twice, recognised, slot_of
+from .baseline import listed_twice, recognised
 from .view import KnownDevices
 
 

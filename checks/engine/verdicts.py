@@ -79,9 +79,9 @@ def verdicts_of(
 
     Before the first round only remembered failures count: they outlive the agent. An episode of a device that is not
     listed counts against the node, unless its absence is acknowledged. A silent device stays unknown itself; it makes
-    the node unknown only if its loss is not acknowledged, or that a board is not read which only the PCI bus lists. A
-    part that is lost with its board has the board's state, and counts once. A board out of service counts by the
-    finding of its node.
+    the node unknown only if its loss is not acknowledged. So does a board that only the PCI bus lists. A part that is
+    lost with its board has the board's state, and counts once. A board out of service counts by the finding of its
+    node.
     """
     of_device: dict[str, list[Finding]] = {}
     for finding in findings:

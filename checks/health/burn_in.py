@@ -49,7 +49,8 @@ KILLED_LOAD = Rule(
     action=Action.WATCH,
     clearing=Clearing.UNMEASURED,
     gates=False,
-    next_step="free memory or raise the limit of the unit, then repeat the burn-in",
+    next_step="if it was killed, free memory or raise the memory limit; if it was stopped, find the sender of SIGSTOP; "
+    "then repeat the burn-in",
 )
 
 

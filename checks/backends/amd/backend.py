@@ -51,7 +51,7 @@ MODULE = "sys/module/amdgpu"
 GENERATION = "sys/class/kfd/kfd/topology/generation_id"
 """Increases when the driver gains or loses a device; the library lists the devices of its start for ever."""
 VENDOR = "amd"
-RESETTING = "amdgpu refuses every reading so while it resets the board, see the kernel log for 'GPU reset begin'"
+RESETTING = "amdgpu refuses every reading while it resets a board: search the kernel log for 'GPU reset begin'"
 
 
 def open_backend(context: Context) -> AmdBackend:
