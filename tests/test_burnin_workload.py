@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
 from pathlib import Path
 
 import msgspec
@@ -24,7 +25,7 @@ from nodevet.checks.burnin.plan import GemmRequest, load_plans, requests_for
 from nodevet.checks.burnin.ring import checked_share
 from nodevet.checks.burnin.selftest import Planting
 from nodevet.checks.burnin.sums import bit_view
-from nodevet.checks.burnin.witness import find_witness
+from nodevet.checks.burnin.witness import exact_terms, find_witness, true_block
 from nodevet.checks.burnin.workload import ChooseMultiplication, Run, run_gemm
 from nodevet.checks.core.clock import SystemClock
 from nodevet.checks.core.conditions import sound_conditions
@@ -708,6 +709,33 @@ def test_a_single_wrong_cell_of_a_first_product_has_a_witness_wherever_it_is() -
         wrong, cell = right.clone(), (torch.tensor([7]), torch.tensor([column]))
         bit_view(wrong)[7, column] ^= 1
         assert find_witness(operands, data_type, wrong, cell, cell), column
+
+
+def test_a_large_sum_that_is_right_by_chance_is_no_proof() -> None:
+    """All larger sums are wrong but one: the range may be the cause, and the small wrong cell proves nothing."""
+    alike = Scales(0, 0, 0, 0)
+    data_type = msgspec.structs.replace(
+        data_types()["fp32"], scales=alike, anchor=(0, 0), full_significands=False, exponent_span=0
+    )
+    (operands, *_) = build_sets(make_sets(data_type, 128, 128, 256, 0, 1), torch.float32, torch.device("cpu"))
+    every = torch.arange(128)
+    truth = true_block(operands, every, every)
+    swings = []
+    for column in range(128):
+        steps = (0, *accumulate(exact_terms(operands, 7, column)))
+        swings.append(max(steps) - min(steps))
+    column = swings.index(min(swings))
+    large = truth.abs() >= swings[column]
+    large[7, column] = True  # the cell itself is wrong, too
+    chance = next(place for place in torch.nonzero(large[7]).flatten().tolist() if place != column)
+    large[7, chance] = False
+    assert int(large[7].sum()) >= 4
+    bits = bit_view(truth.to(torch.float32))
+    wrong = torch.where(large, bits ^ 1, bits).view(torch.float32)
+    cell = (torch.tensor([7]), torch.tensor([column]))
+    assert find_witness(operands, data_type, wrong, cell, cell) is None
+    bits[7, column] ^= 1
+    assert find_witness(operands, data_type, bits.view(torch.float32), cell, cell)
 
 
 @pytest.mark.parametrize("plan", list(load_plans()))
