@@ -56,8 +56,8 @@ def test_every_row_is_used_and_every_use_has_its_row(repository: Path) -> None:
     """No threshold in the table that no check reads, and none read that is not there."""
     source = "".join(path.read_text() for path in (repository / "checks" / "health").glob("*.py"))
     used = set(re.findall(r'"([a-z]+\.[a-z_.]+)"', source))
-    backends = (repository / "checks" / "backends").glob("*.py")
-    for path in (*(repository / "agent").rglob("*.py"), *(repository / "checks" / "engine").glob("*.py"), *backends):
+    rooms = (repository / "checks" / room for room in ("engine", "backends", "burnin"))
+    for path in (*(repository / "agent").rglob("*.py"), *(path for room in rooms for path in room.glob("*.py"))):
         used |= set(re.findall(r'(?:from_table|choose)\("([a-z_.]+)"\)', path.read_text()))
     prefixes = tuple(re.findall(r'f"([a-z_.]+)\{', source))
     unused = [row.key for row in ROWS if row.key not in used and not (prefixes and row.key.startswith(prefixes))]

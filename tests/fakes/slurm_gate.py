@@ -106,8 +106,13 @@ class Gate:
             file.writelines(f"{name}={value}\n" for name, value in settings.items())
 
     def write(self, *lines: Line, expires_in: float = 60, never: bool = False, **changes: str) -> None:
-        """Write a state file of *lines* (the node's own is put before them) that is fresh for *expires_in* seconds."""
-        self.state.write_text(self.text(*lines, expires_in=expires_in, never=never, **changes))
+        """Replace the state file by one of *lines*, fresh for *expires_in* seconds; the node's line is put before them.
+
+        A prolog that waits reads it meanwhile, so it is replaced as the agent does: an empty file would open the gate.
+        """
+        fresh = self.state.with_name("state.new")
+        fresh.write_text(self.text(*lines, expires_in=expires_in, never=never, **changes))
+        fresh.replace(self.state)
 
     def text(self, *lines: Line, expires_in: float = 60, never: bool = False, **changes: str) -> str:
         """Return the text of such a state file; *changes* are fields of the second line."""
