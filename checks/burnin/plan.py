@@ -13,7 +13,7 @@ import msgspec
 
 from nodevet.checks.core.errors import ReferenceDataError, UsageError
 
-from .families import data_types
+from .units import known_formats
 
 WORKLOAD = "gemm"
 """The name of the only workload so far, as in ``Burn.workload`` and ``Result.workload``."""
@@ -100,9 +100,9 @@ def requests_for(
     repeated format is run once.
     """
     plan = plan_named(plan_name)
-    unknown = [dtype for dtype in dtypes or () if dtype not in data_types()]
+    unknown = [dtype for dtype in dtypes or () if dtype not in known_formats()]
     if unknown:
-        raise UsageError(f"burn-in: unknown number format {unknown[0]!r}; formats: {', '.join(data_types())}")
+        raise UsageError(f"burn-in: unknown number format {unknown[0]!r}; formats: {', '.join(known_formats())}")
     return tuple(
         GemmRequest(
             device=device,

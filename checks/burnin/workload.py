@@ -312,6 +312,7 @@ def _describe(device: ComputeDevice, multiplication: Multiplication) -> dict[str
         "cache_bytes": device.cache_bytes,
         "output": str(multiplication.output).removeprefix("torch."),
         "output_variant": "narrow" if multiplication.narrow else "wide",
+        **multiplication.chosen.facts(),
         "exponent_span": multiplication.data_type.exponent_span,
     }
 
