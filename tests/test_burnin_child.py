@@ -193,7 +193,12 @@ def test_command_chooses_the_device_by_uuid() -> None:
     """An accelerator is chosen by UUID before the child starts; a processor load sees no accelerator at all."""
     assert NO_TORCH
     uuid = "GPU-5c1c0b5e"
-    environment = {"PATH": "/bin", "CUDA_VISIBLE_DEVICES": "0,1", "ROCR_VISIBLE_DEVICES": "3"}
+    environment = {
+        "PATH": "/bin",
+        "CUDA_VISIBLE_DEVICES": "0,1",
+        "ROCR_VISIBLE_DEVICES": "3",
+        "GPU_DEVICE_ORDINAL": "1",
+    }
     expected = {
         "nvidia": {"PATH": "/bin", "CUDA_VISIBLE_DEVICES": uuid},
         "amd": {"PATH": "/bin", "ROCR_VISIBLE_DEVICES": uuid},

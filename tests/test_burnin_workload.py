@@ -13,10 +13,11 @@ from fakes.burnin import NO_TORCH, make_ring, prepared  # skips this file where 
 from fakes.torch_release import Release
 
 from nodevet.checks.burnin.device import open_device
+from nodevet.checks.burnin.environment import forbidden_variables, relevant_variables, require_clean_environment
 from nodevet.checks.burnin.errors import FormatError, InterruptionError, RefusedError, UntoldFormatError
 from nodevet.checks.burnin.families import Scales, data_types
 from nodevet.checks.burnin.faults import STUCK_COLUMNS, Planted
-from nodevet.checks.burnin.flags import apply_flags, forbidden_variables, relevant_variables, require_clean_environment
+from nodevet.checks.burnin.flags import apply_flags
 from nodevet.checks.burnin.host import has_bf16_units, online_processors
 from nodevet.checks.burnin.library import Tensor, torch
 from nodevet.checks.burnin.multiply import Multiplication, choose_multiplication

@@ -48,6 +48,7 @@ class _Worker(msgspec.Struct):
     child: LoadChild
     waiting: deque[GemmRequest]
     planned: int
+    removed: Mapping[str, str]
     running: GemmRequest | None = None
     seen: int = 0
     ratio: float = 0.0
@@ -179,7 +180,7 @@ class LoadRun:
             worker.seen += 1
             worker.ratio = 0.0
             told = self._stamped(_with_curve(self._with_reason(result), worker.rate), worker.running)
-            self._results.append(told)
+            self._results.append(_with_removed(told, worker.removed))
             if result.state is ResultState.REFUSED and result.conditions.get(REFUSAL) not in OTHERS_MAY_RUN:
                 # No torch or no such device holds for whatever was to follow; a missing format does not.
                 self._skip(worker, result.detail)
@@ -256,7 +257,7 @@ class LoadRun:
             on_note=log,
             inherit=held,
         )
-        worker = _Worker(device, child, deque(requests), len(requests))
+        worker = _Worker(device, child, deque(requests), len(requests), launch.removed)
         self._workers.append(worker)
 
     def _next(self, worker: _Worker) -> None:
@@ -273,3 +274,10 @@ def _with_curve(result: Result, rate: Curve) -> Result:
         return result
     points = [[round(seconds, 3), round(value, 6)] for seconds, value in rate.points]
     return msgspec.structs.replace(result, conditions={**result.conditions, "curves": {"tflops": points}})
+
+
+def _with_removed(result: Result, removed: Mapping[str, str]) -> Result:
+    """Return *result* with what its child did not get of the site's environment."""
+    if not removed:
+        return result
+    return msgspec.structs.replace(result, conditions={**result.conditions, "environment_removed": dict(removed)})

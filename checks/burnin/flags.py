@@ -1,47 +1,13 @@
 """Settings under which a matrix product stays exact: asserted before the first product, stored with the result.
 
-Reduced-precision reductions are on by default in torch for fp16 and bf16; environment variables can turn
-fp32 products into tf32 ones behind torch's back, or emulate them.
+Reduced-precision reductions are on by default in torch for fp16 and bf16. Variables that change the arithmetic behind
+torch's back are a matter of ``environment.py``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from .errors import RefusedError
 from .library import torch
-
-_FORBIDDEN = ("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE")
-_FORBIDDEN_PREFIX = "CUBLAS_EMULATE_"
-_RELEVANT_PREFIXES = (
-    "CUBLAS",
-    "HIPBLAS",
-    "ROCBLAS",
-    "TORCH_",
-    "PYTORCH_",
-    "NVIDIA_TF32",
-    "OMP_",
-    "MKL_",
-    "ONEDNN_",
-    "DNNL_",
-)
-
-
-def forbidden_variables(environment: Mapping[str, str]) -> list[str]:
-    """Return the names of set variables that change the arithmetic of products."""
-    return sorted(name for name in environment if name in _FORBIDDEN or name.startswith(_FORBIDDEN_PREFIX))
-
-
-def relevant_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the set variables that affect the libraries of a product, to be stored with its result."""
-    return {name: environment[name] for name in sorted(environment) if name.startswith(_RELEVANT_PREFIXES)}
-
-
-def require_clean_environment(environment: Mapping[str, str]) -> None:
-    """Raise RefusedError naming the variables that change the arithmetic of products."""
-    names = forbidden_variables(environment)
-    if names:
-        raise RefusedError(f"{', '.join(names)} changes the arithmetic of products; unset it and run again")
 
 
 def apply_flags(data_type: str) -> dict[str, str]:

@@ -10,19 +10,24 @@ import msgspec
 from nodevet.checks.core.model import Device, DeviceKind
 from nodevet.checks.reference.vendors import vendor_of
 
+from .environment import split
+
 _NAMES = ("GPU-", "MIG-")
 """Prefixes of names in CUDA_VISIBLE_DEVICES and ROCR_VISIBLE_DEVICES. CUDA takes leading digits of any other value as
 an index: a PCI address would select the first GPU."""
 
-_OF_THREADS = ("OMP_", "GOMP_", "KMP_")
-"""The load itself sets number and place of its threads: OMP_THREAD_LIMIT=1 would leave all cores but one idle."""
+_SELECTORS = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 
 
 class Launch(msgspec.Struct, frozen=True):
-    """Program and environment of a load child; the parent appends ``--descriptor N --progress M``."""
+    """Program and environment of a load child; the parent appends ``--descriptor N --progress M``.
+
+    ``removed``: what the child does not get of the site's environment, for its results.
+    """
 
     argv: tuple[str, ...]
     environment: dict[str, str]
+    removed: dict[str, str] = {}
 
 
 def compute_kind(device: Device) -> str | None:
@@ -62,15 +67,12 @@ def burn_command(device: Device, environment: Mapping[str, str]) -> Launch:
     """
     kind = compute_kind(device)
     chosen = chosen_by(device)
-    hidden = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "", "ROCR_VISIBLE_DEVICES": ""}
-    own = {
-        name: value for name, value in environment.items() if name not in hidden and not name.startswith(_OF_THREADS)
-    }
+    own, removed = split(environment)
     match kind:
         case "cuda":
             own["CUDA_VISIBLE_DEVICES"] = chosen
         case "rocm":
             own["ROCR_VISIBLE_DEVICES"] = chosen
         case _:
-            own |= hidden
-    return Launch((sys.executable, "-I", "-m", "nodevet.checks.burnin.main"), own)
+            own |= dict.fromkeys(_SELECTORS, "")
+    return Launch((sys.executable, "-I", "-m", "nodevet.checks.burnin.main"), own, removed)

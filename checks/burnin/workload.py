@@ -17,8 +17,9 @@ from nodevet.checks.engine.retest import LEFT_OUT
 from . import rates
 from .certify import Certificate, Golden, certify
 from .device import ComputeDevice, open_device
+from .environment import relevant_variables, require_clean_environment
 from .errors import BurninError, FormatError, InterruptionError, NotExactError, UntoldFormatError
-from .flags import apply_flags, relevant_variables, require_clean_environment
+from .flags import apply_flags
 from .host import has_bf16_units
 from .layout import EXTRA_ROWS, WORKSPACE_BYTES, Layout, fit_memory, fit_shape, lay_out
 from .library import torch
