@@ -15,7 +15,7 @@ import msgspec
 from nodevet.checks.burnin.launch import Launch, burn_command, chosen_by, why_not_chosen
 from nodevet.checks.burnin.plan import WORKLOAD, GemmRequest
 from nodevet.checks.core.clock import Clock
-from nodevet.checks.core.model import Device, Result, ResultState
+from nodevet.checks.core.model import Device, DeviceKind, Result, ResultState
 from nodevet.checks.core.wire import Note, ProgressMessage
 from nodevet.checks.engine.completeness import ASKED, LOAD, PLANNED, REFUSAL
 from nodevet.checks.engine.retest import LEFT_OUT
@@ -265,7 +265,16 @@ class LoadRun:
         planned = request.seconds + request.warmup_seconds
         worker.phase = f"{request.dtype} product"
         worker.rate = Curve()
-        worker.child.burn(WORKLOAD, msgspec.to_builtins(request), START_SECONDS + SLOWNESS * planned)
+        worker.child.burn(
+            WORKLOAD, msgspec.to_builtins(_of_device(request, worker.device)), START_SECONDS + SLOWNESS * planned
+        )
+
+
+def _of_device(request: GemmRequest, device: Device) -> GemmRequest:
+    """Return *request* with the names of its accelerator, which the child compares with what it sees."""
+    if device.kind is not DeviceKind.ACCELERATOR:
+        return request
+    return msgspec.structs.replace(request, uuid=chosen_by(device), pci=device.pci)
 
 
 def _with_curve(result: Result, rate: Curve) -> Result:

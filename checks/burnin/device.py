@@ -16,7 +16,8 @@ from typing import TypeVar
 import msgspec
 
 from .errors import RefusedError
-from .host import cpu_quota, host_memory_allowance, last_level_cache_bytes, online_processors
+from .host import cpu_quota, host_memory_allowance, last_level_cache_bytes, online_processors, processors_near
+from .identity import Visible, address_of, compared
 from .library import torch
 from .peak import DeviceFacts, table_cache_bytes
 from .rates import believed
@@ -37,7 +38,8 @@ _MOST_PROCESSORS = 8192
 class ComputeDevice(msgspec.Struct, frozen=True, kw_only=True):
     """One device to load. ``cache_bytes`` is its last-level cache, None where unknown.
 
-    ``left_out`` names the part that the load does not reach, so that no result proves the device.
+    ``left_out`` names the part that the load does not reach, so that no result proves the device. ``facts_of_place``
+    are conditions of its results: how it was recognised, and the processors of the load.
     """
 
     kind: str
@@ -46,6 +48,7 @@ class ComputeDevice(msgspec.Struct, frozen=True, kw_only=True):
     cache_bytes: int | None
     threads: int | None = None
     left_out: str = ""
+    facts_of_place: dict[str, object] = {}
 
     def free_bytes(self) -> int:
         """Return the largest allocation of a load in bytes, before any share of it is chosen."""
@@ -77,10 +80,13 @@ class ComputeDevice(msgspec.Struct, frozen=True, kw_only=True):
             torch.cuda.empty_cache()
 
 
-def open_device(device_id: str, pci_device_id: str | None = None) -> ComputeDevice:
+def open_device(
+    device_id: str, pci_device_id: str | None = None, *, uuid: str | None = None, pci: str | None = None
+) -> ComputeDevice:
     """Open the device *device_id*: ``cpu-N`` for socket N, anything else for the one visible accelerator.
 
-    Raises RefusedError where it does not exist.
+    *uuid* and *pci* are those that the accelerator must have. Raises RefusedError where it does not exist, or where
+    another one is visible.
     """
     if device_id.startswith("cpu-"):
         return _open_socket(device_id)
@@ -89,6 +95,8 @@ def open_device(device_id: str, pci_device_id: str | None = None) -> ComputeDevi
         built = "for processors only" if build is None else f"against {build}"
         raise RefusedError(f"torch {torch.__version__} sees no accelerator (built {built}); install a matching build")
     properties = torch.cuda.get_device_properties(0)
+    is_instance = "MIG" in properties.name.split()
+    place = _recognised(properties, uuid, pci, is_instance=is_instance) | _bind_near(pci)
     is_rocm = torch.version.hip is not None
     architecture = (
         str(getattr(properties, "gcnArchName", "")).split(":")[0]
@@ -109,8 +117,44 @@ def open_device(device_id: str, pci_device_id: str | None = None) -> ComputeDevi
         torch_device=torch.device("cuda", 0),
         facts=facts,
         cache_bytes=table_cache_bytes(architecture) or getattr(properties, "L2_cache_size", None),
-        left_out=ONE_INSTANCE if "MIG" in properties.name.split() else _kept_away(os.environ),
+        left_out=ONE_INSTANCE if is_instance else _kept_away(os.environ),
+        facts_of_place=place,
     )
+
+
+def _recognised(properties: object, uuid: str | None, pci: str | None, *, is_instance: bool) -> dict[str, object]:
+    """Return how the visible device was recognised; without anything asked for there is nothing to compare."""
+    if not uuid and not pci:
+        return {}
+    shown = str(getattr(properties, "uuid", "") or "") or None  # since torch 2.5
+    visible = Visible(
+        count=torch.cuda.device_count(),
+        name=str(getattr(properties, "name", "")),
+        uuid=shown,
+        pci=address_of(properties),
+        is_instance=is_instance,
+    )
+    by = compared(uuid, pci, visible)
+    return {"recognised_by": by or None, "visible_uuid": visible.uuid, "visible_pci": visible.pci}
+
+
+def _bind_near(pci: str | None, root: str = "/") -> dict[str, object]:
+    """Bind this process to the processors near the accelerator, where the kernel tells them and they may be used.
+
+    A remote processor adds the way between sockets to every launch and copy.
+    """
+    if not pci:
+        return {}
+    node, near = processors_near(pci, root)
+    usable = near & frozenset(os.sched_getaffinity(0))
+    if usable:
+        try:
+            os.sched_setaffinity(0, usable)
+        except OSError:  # a container may forbid it: the load runs where it is
+            usable = frozenset()
+        else:
+            torch.set_num_threads(max(1, min(torch.get_num_threads(), len(usable))))
+    return {"numa_node": node, "bound_processors": len(usable) or None}
 
 
 def _open_socket(device_id: str) -> ComputeDevice:

@@ -45,9 +45,25 @@ def cpu_quota(root: str = "/") -> float | None:
 
 def online_processors(root: str = "/") -> frozenset[int]:
     """Return the online processors, also those that a container was not given; empty where unknown."""
-    pieces = [piece.split("-") for piece in _text(Path(root, "sys/devices/system/cpu/online")).split(",")]
+    return _listed(_text(Path(root, "sys/devices/system/cpu/online")))
+
+
+def _listed(text: str) -> frozenset[int]:
+    """Return the processors of a list such as ``0-3,8``."""
+    pieces = [piece.split("-") for piece in text.split(",")]
     spans = [(piece[0], piece[-1]) for piece in pieces if all(number.isdigit() for number in piece)]
     return frozenset(cpu for first, last in spans for cpu in range(int(first), int(last) + 1))
+
+
+def processors_near(pci: str, root: str = "/") -> tuple[int | None, frozenset[int]]:
+    """Return the NUMA node of the PCI device at the address *pci* and its processors.
+
+    None and no processors where the kernel tells no node: a machine with one, a virtual machine, an unknown address.
+    """
+    node = _text(Path(root, "sys/bus/pci/devices", pci.lower(), "numa_node"))
+    if not node.isdecimal():  # -1: the firmware tells none
+        return None, frozenset()
+    return int(node), _listed(_text(Path(root, f"sys/devices/system/node/node{node}/cpulist")))
 
 
 def has_bf16_units(root: str = "/") -> bool | None:

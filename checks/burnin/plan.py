@@ -47,6 +47,7 @@ class GemmRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     ``shape`` is (M, N, K), multiples of 128; None lets the child take it from the plan for its
     device. ``memory_ratio`` of the free memory and ``maximum_memory_bytes`` (0: none) limit its allocations.
+    ``uuid`` and ``pci`` are those of an accelerator; another one that is visible in its place is not loaded.
     ``asked``: the format was requested by name, so that a device without it is not excused.
     """
 
@@ -62,6 +63,8 @@ class GemmRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     seed: int = DEFAULT_SEED
     self_test: bool = True
     pci_device_id: str | None = None
+    uuid: str | None = None
+    pci: str | None = None
     asked: bool = False
 
     def __post_init__(self) -> None:

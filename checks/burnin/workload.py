@@ -200,7 +200,8 @@ def run_gemm(run: Run, control: Control, choose: ChooseMultiplication = choose_m
     device: ComputeDevice | None = None
     try:
         require_clean_environment(os.environ)
-        device = open_device(run.request.device, run.request.pci_device_id)
+        request = run.request
+        device = open_device(request.device, request.pci_device_id, uuid=request.uuid, pci=request.pci)
         _carry_out(run, control, device, choose)
     except InterruptionError as error:
         return run.result(ResultState.INTERRUPTED, str(error))
@@ -304,6 +305,7 @@ def _finish(run: Run, control: Control, ring: Ring, take: Take) -> None:
 def _describe(device: ComputeDevice, multiplication: Multiplication) -> dict[str, Any]:
     partly = {LEFT_OUT: device.left_out} if device.left_out else {}
     return partly | {
+        **device.facts_of_place,
         "kind": device.kind,
         "device_name": device.facts.name,
         "architecture": device.facts.architecture,
