@@ -20,6 +20,8 @@ BATCH_SECONDS = 0.1
 WORKSPACE_BYTES = 1 << 30
 """Bytes left free on an accelerator for the library's own allocations."""
 
+_STEP = 128
+_MARGIN = 0.9  # of the limit: the products of the run differ from those of zeros that were timed
 _LEAST_SLOTS = 4
 _SPARE_SLOTS = 3  # a frozen slot and its recomputation while a fault is located
 _LEAST_LAPS = 3
@@ -36,6 +38,49 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
     batch: int
     bytes: int
     covers_cache: bool | None
+
+
+class KChoice(msgspec.Struct, frozen=True, kw_only=True):
+    """The shape with its K, the cost of checking at the K of the plan, and what kept K from being as large as needed.
+
+    ``limited_by`` is ``format``, ``memory`` or ``time``, empty where checking fits at this K.
+    """
+
+    shape: tuple[int, int, int]
+    overhead: float | None
+    limited_by: str = ""
+
+
+def choose_k(
+    shape: tuple[int, int, int],
+    gemm_seconds: float,
+    overhead: float | None,
+    *,
+    limit_ratio: float,
+    maximum_k: int,
+    limit_seconds: float,
+    fits: Callable[[tuple[int, int, int]], bool],
+) -> KChoice:
+    """Return *shape* with the smallest K, not below its own, at which checking costs at most *limit_ratio*.
+
+    *overhead* was measured at *shape*, whose product takes *gemm_seconds*; the cost of a check does not depend on K.
+    K stays within *maximum_k*, *limit_seconds* of a product, and what *fits* the memory.
+    """
+    m, n, k = shape
+    if overhead is None or overhead <= limit_ratio:
+        return KChoice(shape=shape, overhead=overhead)
+    needed = _upward(k * overhead / (limit_ratio * _MARGIN))
+    ends = {"format": maximum_k, "time": int(k * limit_seconds / gemm_seconds)}
+    limited_by, largest = min(ends.items(), key=lambda end: end[1])
+    chosen = min(needed, largest // _STEP * _STEP)
+    limited_by = limited_by if chosen < needed else ""
+    while chosen > k and not fits((m, n, chosen)):
+        chosen, limited_by = max(k, chosen * 7 // 8 // _STEP * _STEP), "memory"
+    return KChoice(shape=(m, n, max(k, chosen)), overhead=overhead, limited_by=limited_by)
+
+
+def _upward(k: float) -> int:
+    return math.ceil(k / _STEP) * _STEP
 
 
 def fit_shape(
@@ -64,14 +109,18 @@ def fit_memory(
     shape: tuple[int, int, int], data_type: DataType, output_bytes: int, budget_bytes: int
 ) -> tuple[int, int, int]:
     """Halve *shape* until the smallest ring fits *budget_bytes*, or it cannot get smaller."""
-    while (
-        _fixed_bytes(shape, data_type, output_bytes) + _LEAST_SLOTS * shape[0] * shape[1] * output_bytes > budget_bytes
-    ):
+    while not fits_memory(shape, data_type, output_bytes, budget_bytes):
         smaller = _shrink(shape)
         if smaller is None:
             break
         shape = smaller
     return shape
+
+
+def fits_memory(shape: tuple[int, int, int], data_type: DataType, output_bytes: int, budget_bytes: int) -> bool:
+    """Return whether operands and the smallest ring of *shape* fit *budget_bytes*."""
+    ring = _LEAST_SLOTS * shape[0] * shape[1] * output_bytes
+    return _fixed_bytes(shape, data_type, output_bytes) + ring <= budget_bytes
 
 
 def lay_out(

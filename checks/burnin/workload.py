@@ -21,16 +21,17 @@ from .environment import relevant_variables, require_clean_environment
 from .errors import BurninError, FormatError, InterruptionError, NotExactError, UntoldFormatError
 from .flags import apply_flags
 from .host import has_bf16_units
-from .layout import EXTRA_ROWS, WORKSPACE_BYTES, Layout, fit_memory, fit_shape, lay_out
+from .layout import EXTRA_ROWS, Layout
 from .library import torch
 from .locate import ChangedOperand, Mismatch, changed_operands, locate
 from .metrics import figures, verification_state
 from .multiply import Multiplication, choose_multiplication
 from .operands import OperandSet, build_sets, make_sets
 from .peak import theoretical_peak
-from .plan import WORKLOAD, GemmRequest, planned_shape
-from .ring import Product, Ring, checked_share, checking_for, drawing
+from .plan import WORKLOAD, GemmRequest
+from .ring import Checking, Product, Ring, checked_share, checking_for, drawing
 from .selftest import Planting, Stage, self_test
+from .sizing import size
 from .stops import Stops
 from .witness import Witness
 
@@ -245,15 +246,15 @@ def _carry_out(run: Run, control: Control, device: ComputeDevice, choose: Choose
         "flags": apply_flags(request.dtype),
         "environment": relevant_variables(os.environ),
     }
-    layout = _choose_layout(run, device, multiplication, control)
+    checking = checking_for(device.kind, request.dtype)
+    run.conditions["checking"] = checking.value
+    layout = _choose_layout(run, device, multiplication, control, checking)
     sets = _build(run, device, multiplication, layout)
     goldens = _certify(run, control, multiplication, sets, layout)
     if len(goldens) < len(sets):
         return
     m, n, _k = layout.shape
     slots = [torch.zeros(m, n, dtype=multiplication.output, device=device.torch_device) for _ in range(layout.slots)]
-    checking = checking_for(device.kind, request.dtype)
-    run.conditions["checking"] = checking.value
     make_ring = partial(Ring, multiplication.run, sets, goldens, slots)
     make_ring = partial(make_ring, lag=layout.lag, seed=request.seed, checking=checking)
 
@@ -320,61 +321,18 @@ def _describe(device: ComputeDevice, multiplication: Multiplication) -> dict[str
     }
 
 
-def _choose_layout(run: Run, device: ComputeDevice, multiplication: Multiplication, control: Control) -> Layout:
-    request = run.request
-    wanted = request.shape or planned_shape(request.plan, device.kind, device.facts.compute_units, request.dtype)
-
-    free = device.free_bytes()
-    budget = free if device.kind == "cpu" else int(free * request.memory_ratio) - WORKSPACE_BYTES
-    if request.maximum_memory_bytes:
-        budget = min(budget, request.maximum_memory_bytes)
-    data_type, run.output_bytes = multiplication.data_type, multiplication.output.itemsize
-
-    def measure(shape: tuple[int, int, int]) -> float:
-        control.pause()
-        return _one_product_seconds(shape, device, multiplication)
-
-    if request.shape is None:
-        affordable = fit_memory(wanted, data_type, run.output_bytes, budget)
-        shape, gemm_seconds = fit_shape(affordable, data_type.maximum_k, request.call_limit_seconds, measure)
-    else:  # a re-test must have exactly this shape; one that does not fit is refused
-        shape, gemm_seconds = wanted, measure(wanted)
-    layout = lay_out(
-        shape,
-        data_type,
-        run.output_bytes,
-        budget_bytes=budget,
-        cache_bytes=device.cache_bytes,
-        gemm_seconds=gemm_seconds,
-        seconds=request.seconds,
-    )
-    peak = theoretical_peak(device.facts, request.dtype)
-    run.layout, run.peak = layout, None if peak is None else peak.operations_per_second
-    run.conditions |= {
-        "planned_shape": list(wanted),
+def _choose_layout(
+    run: Run, device: ComputeDevice, multiplication: Multiplication, control: Control, checking: Checking
+) -> Layout:
+    run.output_bytes = multiplication.output.itemsize
+    sizing = size(run.request, device, multiplication, checking, control.pause)
+    peak = theoretical_peak(device.facts, run.request.dtype)
+    run.layout, run.peak = sizing.layout, None if peak is None else peak.operations_per_second
+    run.conditions |= sizing.facts() | {
         "peak_source": None if peak is None else peak.source,
-        "slots": layout.slots,
-        "lag": layout.lag,
-        "batch": layout.batch,
-        "lag_covers_cache": layout.covers_cache,
         "row_offsets": EXTRA_ROWS,
     }
-    return layout
-
-
-def _one_product_seconds(shape: tuple[int, int, int], device: ComputeDevice, multiplication: Multiplication) -> float:
-    """Return the seconds of the fastest of four products of zeros: the first ones start threads and load kernels."""
-    m, n, k = shape
-    a = torch.zeros(m, k, dtype=multiplication.element, device=device.torch_device)
-    b = torch.zeros(n, k, dtype=multiplication.element, device=device.torch_device).t()
-    b = b if multiplication.transpose_b else b.contiguous()
-    out = torch.zeros(m, n, dtype=multiplication.output, device=device.torch_device)
-
-    def start() -> Callable[[], float]:
-        multiplication.run(a, b, out)
-        return lambda: float(out[0, 0])
-
-    return min(device.timed(start)[0] for _ in range(4))
+    return sizing.layout
 
 
 def _build(run: Run, device: ComputeDevice, multiplication: Multiplication, layout: Layout) -> list[OperandSet]:

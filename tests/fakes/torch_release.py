@@ -35,6 +35,7 @@ class Release(Library):
         self._broken = broken
         self._name = blas
         self.ran: list[str] = []
+        self.operations = 0
 
     def device(self, kind: str) -> torch.device:
         """Return the processor, which stands in for the GPU."""
@@ -47,13 +48,13 @@ class Release(Library):
 
     def mm(self, a: Tensor, b: Tensor, out: Tensor) -> None:
         """Multiply, and round where the result is narrow."""
-        self._run("mm")
+        self._run("mm", a, b)
         exact = a if a.dtype.itemsize > 4 else a.float()
         out.copy_(torch.mm(exact, b.to(exact.dtype)))
 
     def mm_to(self, a: Tensor, b: Tensor, out: Tensor) -> None:
         """Since 2.8; ROCm builds refused it until 2.10."""
-        self._run("mm_to")
+        self._run("mm_to", a, b)
         if self._version < (2, 8):
             raise AttributeError("The underlying op of 'aten.mm' has no overload name 'dtype_out'")
         if self._rocm and self._version < (2, 10):
@@ -62,7 +63,7 @@ class Release(Library):
 
     def int_mm(self, a: Tensor, b: Tensor, out: Tensor) -> None:
         """Refuse what a library does not take."""
-        self._run("int_mm")
+        self._run("int_mm", a, b)
         if a.shape[0] <= 16:
             raise RuntimeError(f"self.size(0) needs to be greater than 16, but got {a.shape[0]}")
         if self._needs_rows and not b.is_contiguous():
@@ -71,14 +72,14 @@ class Release(Library):
 
     def scaled_mm(self, a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, out: Tensor) -> None:
         """Since 2.5 with this signature."""
-        self._run("scaled_mm")
+        self._run("scaled_mm", a, b)
         if self._version < (2, 5):
             raise RuntimeError("aten::_scaled_mm() takes 2 positional argument(s) but 4 was/were given")
         self._scale(a, b, scale_a, scale_b, out)
 
     def scaled_mm_of_2_4(self, a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, out: Tensor) -> None:
         """In 2.4 alone."""
-        self._run("scaled_mm_of_2_4")
+        self._run("scaled_mm_of_2_4", a, b)
         if self._version >= (2, 5):
             raise RuntimeError("aten::_scaled_mm() got an unexpected keyword argument 'out_amax'")
         self._scale(a, b, scale_a, scale_b, out)
@@ -90,7 +91,8 @@ class Release(Library):
             raise RuntimeError("Expected trailing dimension of mat1 to be divisible by 16")
         out.copy_(torch.mm(a.double(), b.double()) * scale_a * scale_b)
 
-    def _run(self, name: str) -> None:
+    def _run(self, name: str, a: Tensor, b: Tensor) -> None:
         self.ran.append(name)
+        self.operations += 2 * a.shape[0] * a.shape[1] * b.shape[1]
         if self._broken:
             raise RuntimeError(self._broken)
