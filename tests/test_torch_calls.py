@@ -11,7 +11,7 @@ from fakes.torch_release import NO_TORCH, NOT_SUPPORTED, Release  # skips this f
 from nodevet.checks.burnin.calls import Layout, TorchCall, calls_of, is_device_error
 from nodevet.checks.burnin.errors import FormatError, RefusedError, UntoldFormatError
 from nodevet.checks.burnin.families import data_types
-from nodevet.checks.burnin.library import torch
+from nodevet.checks.burnin.library import OutOfMemoryError, torch
 from nodevet.checks.burnin.multiply import Multiplication, choose_multiplication
 from nodevet.checks.burnin.plan import GemmRequest, load_plans, requests_for
 from nodevet.checks.burnin.units import FormatUnits, known_formats
@@ -87,7 +87,7 @@ def test_the_first_call_that_the_release_has_is_taken(
         ("int8", "cuda", Release((2, 13))),
         ("int8", "cuda", Release((2, 6), needs_rows=True)),
         ("fp16", "cuda", Release((2, 7))),
-        ("fp16", "cuda", Release((2, 13))),
+        ("fp16", "cuda", Release((2, 13), needs_flags=True)),
         ("bf16", "rocm", Release((2, 8), rocm=True)),
         ("bf16", "rocm", Release((2, 10), rocm=True)),
         ("tf32", "cuda", Release((2, 13))),
@@ -100,6 +100,7 @@ def test_a_load_by_each_call_is_verified_and_tells_the_call(name: str, kind: str
     def choose(dtype: str, _kind: str, _architecture: str | None) -> Multiplication:
         return choose_multiplication(dtype, kind, architecture, release)
 
+    torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = True  # as torch starts
     request = GemmRequest(device="cpu-0", dtype=name, seconds=0.05, shape=SHAPE, maximum_memory_bytes=64 << 20)
     result = run_gemm(Run(request, SystemClock()), Quiet(), choose)
     assert (result.state, result.conditions["verification"]) == (ResultState.FINISHED, "verified"), result.detail
@@ -157,8 +158,9 @@ def test_an_error_of_the_device_is_no_refusal_of_a_call(text: str, is_of_device:
 
 
 def test_memory_that_runs_out_is_no_refusal_of_a_call() -> None:
-    """It is told as such, with the way out."""
-    assert is_device_error(torch.OutOfMemoryError("Tried to allocate 2 MiB"))
+    """It is told as such, with the way out; torch 2.4 has its error in another place."""
+    assert OutOfMemoryError is torch.cuda.OutOfMemoryError
+    assert is_device_error(OutOfMemoryError("Tried to allocate 2 MiB"))
     assert not is_device_error(AttributeError("'mm' has no overload 'dtype_out'"))
 
 

@@ -17,7 +17,7 @@ from nodevet.checks.reference.tables import load_table
 
 from .errors import RefusedError, UntoldFormatError
 from .families import DataType
-from .library import Tensor, torch
+from .library import OutOfMemoryError, Tensor, torch
 
 Multiply = Callable[[Tensor, Tensor, Tensor], None]
 """Computes A (M, K) times B (K, N) into the third tensor (M, N)."""
@@ -167,7 +167,7 @@ def is_device_error(error: BaseException) -> bool:
     if any(answer in text for answer in _NOT_OFFERED):
         return False
     accelerator = getattr(torch, "AcceleratorError", ())  # since torch 2.8
-    return isinstance(error, (accelerator, torch.OutOfMemoryError)) or any(word in text for word in _OF_DEVICE)
+    return isinstance(error, (accelerator, OutOfMemoryError)) or any(word in text for word in _OF_DEVICE)
 
 
 def _bound(call: str, data_type: DataType, library: Library) -> Multiply:

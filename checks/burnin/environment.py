@@ -26,6 +26,7 @@ class Variable(msgspec.Struct, frozen=True, kw_only=True):
     kept: bool
     changes_arithmetic: bool
     why: str
+    evidence: str
     source: str
 
 

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import warnings
 
-__all__ = ["Tensor", "torch"]
+__all__ = ["OutOfMemoryError", "Tensor", "torch"]
 
 with warnings.catch_warnings():
     warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
     import torch
     from torch import Tensor
+
+OutOfMemoryError: type[RuntimeError] = getattr(torch, "OutOfMemoryError", None) or torch.cuda.OutOfMemoryError
+"""Memory of an accelerator that ran out; torch 2.4 has it in ``torch.cuda`` alone."""

@@ -22,7 +22,7 @@ from .errors import BurninError, FormatError, InterruptionError, NotExactError, 
 from .flags import apply_flags
 from .host import has_bf16_units
 from .layout import EXTRA_ROWS, Layout
-from .library import torch
+from .library import OutOfMemoryError, torch
 from .locate import ChangedOperand, Mismatch, changed_operands, locate
 from .metrics import figures, verification_state
 from .multiply import Multiplication, choose_multiplication
@@ -209,7 +209,7 @@ def run_gemm(run: Run, control: Control, choose: ChooseMultiplication = choose_m
     except BurninError as error:
         run.conditions["refusal"] = _refusal_of(error)
         return run.result(ResultState.REFUSED, str(error))
-    except torch.OutOfMemoryError as error:
+    except OutOfMemoryError as error:
         return run.result(ResultState.REFUSED, f"out of memory: {_first_line(error)}; choose a smaller memory_ratio")
     except (RuntimeError, OSError) as error:  # torch's errors for a device, a driver or a system that failed under it
         state = ResultState.REFUSED if "DefaultCPUAllocator" in str(error) else ResultState.DIED
@@ -241,9 +241,10 @@ def _carry_out(run: Run, control: Control, device: ComputeDevice, choose: Choose
     control.tick(0.0, "preparing", {})
     if device.kind == "cpu" and request.dtype == "bf16":
         _require_bf16_units(has_bf16_units())
+    flags = apply_flags(request.dtype)  # before the calls are tried: some are refused while sums may be rounded
     multiplication = choose(request.dtype, device.kind, device.facts.architecture)
     run.conditions |= _describe(device, multiplication) | {
-        "flags": apply_flags(request.dtype),
+        "flags": flags,
         "environment": relevant_variables(os.environ),
     }
     checking = checking_for(device.kind, request.dtype)

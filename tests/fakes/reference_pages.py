@@ -14,6 +14,7 @@ import msgspec
 from fakes.calls_reference import calls_page
 from fakes.metrics_reference import metrics_page
 from fakes.scenario_reference import scenarios_page
+from fakes.torch_reference import torch_page
 
 from nodevet.agent.cli import commands
 from nodevet.agent.config.decoding import description, expected, field_types
@@ -304,6 +305,7 @@ PAGES: dict[str, Callable[[Path], str]] = {
     "configuration.md": configuration_page,
     "metrics.md": metrics_page,
     "scenarios.md": scenarios_page,
+    "torch.md": torch_page,
     "xid.md": xid_page,
 }
 """Every generated page of docs/reference by its name."""

@@ -15,7 +15,8 @@ NOT_SUPPORTED = "CUDA error: CUBLAS_STATUS_NOT_SUPPORTED when calling `cublasLtM
 class Release(Library):
     """A build of torch *version* for CUDA, or for *rocm*.
 
-    *needs_rows*: its BLAS library takes an int8 B by rows alone. *broken*: what every product raises. *blas*: the
+    *needs_rows*: its BLAS library takes an int8 B by rows alone. *needs_flags*: it has no fp32 result while sums may be
+    rounded. *broken*: what every product raises. *blas*: the
     preferred library as torch prints it, empty in a release that does not say.
     """
 
@@ -25,6 +26,7 @@ class Release(Library):
         *,
         rocm: bool = False,
         needs_rows: bool = False,
+        needs_flags: bool = False,
         broken: str = "",
         blas: str = "_BlasBackend.Cublas",
     ) -> None:
@@ -32,6 +34,7 @@ class Release(Library):
         self._version = version
         self._rocm = rocm
         self._needs_rows = needs_rows
+        self._needs_flags = needs_flags
         self._broken = broken
         self._name = blas
         self.ran: list[str] = []
@@ -59,6 +62,8 @@ class Release(Library):
             raise AttributeError("The underlying op of 'aten.mm' has no overload name 'dtype_out'")
         if self._rocm and self._version < (2, 10):
             raise RuntimeError("gemm input type at::BFloat16 and output type float is not supported for ROCm")
+        if self._needs_flags and torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction:
+            raise RuntimeError("fp32 output is not allowed together with allow_fp16_reduced_precision_reduction")
         out.copy_(torch.mm(a.float(), b.float()))
 
     def int_mm(self, a: Tensor, b: Tensor, out: Tensor) -> None:
