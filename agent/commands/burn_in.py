@@ -25,6 +25,7 @@ from nodevet.agent.daemon.verbs import LONGEST_LEASE_SECONDS
 from nodevet.agent.load.alone import LoadAlone
 from nodevet.agent.load.claims import Claims, ClaimsSeen, LoadLock
 from nodevet.agent.load.delivery import PATIENCE_SECONDS, Delivery
+from nodevet.agent.load.first_light import PLAN, Archive
 from nodevet.agent.load.history import History, found_alone, keep_unjudged, memory_before
 from nodevet.agent.load.late import LateDevices
 from nodevet.agent.load.lease import busy_reason, load_targets
@@ -79,6 +80,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="run for one second per format, and list the injected faults and which of them were found",
     )
     parser.add_argument("--output", "-o", metavar="FILE", help="write the result as JSON, for nodevet report render")
+    parser.add_argument(
+        "--first-light",
+        metavar="FILE",
+        help="run every format within 30 minutes without an agent, and write one archive to send to the developers",
+    )
     options.add_json(parser)
     options.add_places(parser)
 
@@ -97,6 +103,7 @@ def run(
         raise UsageError(f"burn-in: --seconds {arguments.seconds:g}: must be a number above 0 and at most {longest}")
     _requests_of_kind(arguments, "", "cpu", None)  # refuses a plan or format that does not exist
     settings = options.configuration(arguments)
+    archive = _first_light(arguments)
     output = None if arguments.output is None else OutputFile(arguments.output, _complain)
     load = Load(arguments, settings, output, spawn, patience_seconds)
     try:
@@ -107,9 +114,13 @@ def run(
             _run(load)
     except (NodevetError, KeyboardInterrupt) as error:
         if not load.ended:  # a signal behind the verdict changes nothing of it
+            if archive is not None:
+                archive.drop()
             load.end(_of_load(load, (), (), (), str(error) or "it was stopped before it started"))
             raise
     document = load.ended[-1]
+    if archive is not None:
+        archive.write(document, load.seen)
     try:
         if arguments.json:
             emit(encode(document))
@@ -124,10 +135,21 @@ def run(
 
 def _run(load: Load) -> None:
     """Run *load* until it has ended; from its first product on, no signal costs its document."""
+    if load.arguments.first_light is not None:
+        _alone(load)  # an agent hands out no samples
+        return
     try:
         _with_agent(load)
     except AgentAbsent:
         _alone(load)
+
+
+def _first_light(arguments: argparse.Namespace) -> Archive | None:
+    """Return the archive of a first light, whose plan then holds; None where none was asked for."""
+    if arguments.first_light is None:
+        return None
+    arguments.plan = PLAN
+    return Archive(arguments.first_light)
 
 
 def _shape(text: str) -> tuple[int, int, int]:
@@ -142,7 +164,10 @@ def _complain(line: str) -> None:
 
 
 class Load(msgspec.Struct, frozen=True):
-    """What was asked for: the arguments, the settings, and where the document goes; then the document at the end."""
+    """What was asked for: the arguments, the settings, and where the document goes; then the document at the end.
+
+    ``seen`` is the node before and after a load without an agent.
+    """
 
     arguments: argparse.Namespace
     settings: Configuration
@@ -150,6 +175,7 @@ class Load(msgspec.Struct, frozen=True):
     spawn: Spawn
     patience_seconds: float
     ended: list[BurnInDocument] = []
+    seen: list[Snapshot] = []
 
     def end(self, document: BurnInDocument) -> None:
         """Keep *document* as the last one."""
@@ -246,6 +272,7 @@ def _alone(load: Load) -> None:
     # One lock from the first look to the verdict: who takes it between load and verdict would cost the results.
     with acquire_node_lock(load.runtime, "nodevet burn-in"):
         before = _look_before(settings)
+        load.seen.append(before)
         targets, names = load_targets(before.devices), load.arguments.device
         devices = chosen(targets, names, "burn-in") if names else targets
         busy = {device.id: reason for device in devices if (reason := busy_reason(before, (device,)))}
@@ -311,6 +338,7 @@ def _judged_alone(
         kept = kept if trouble else "are in the history"
         _complain(f"the node was not judged after the burn-in: {error}; its results {kept}")
         return _of_load(load, devices, (), results, "the node was not judged after the burn-in")
+    load.seen.append(after)
     if late is not None:
         results = (*results, *late.results)
         history.add(late.results)
