@@ -20,7 +20,6 @@ BATCH_SECONDS = 0.1
 WORKSPACE_BYTES = 1 << 30
 """Bytes left free on an accelerator for the library's own allocations."""
 
-_STEP = 128
 _MARGIN = 0.9  # of the limit: the products of the run differ from those of zeros that were timed
 _LEAST_SLOTS = 4
 _SPARE_SLOTS = 3  # a frozen slot and its recomputation while a fault is located
@@ -61,26 +60,22 @@ def choose_k(
     limit_seconds: float,
     fits: Callable[[tuple[int, int, int]], bool],
 ) -> KChoice:
-    """Return *shape* with the smallest K, not below its own, at which checking costs at most *limit_ratio*.
+    """Return *shape* with its K doubled until checking costs at most *limit_ratio*.
 
     *overhead* was measured at *shape*, whose product takes *gemm_seconds*; the cost of a check does not depend on K.
-    K stays within *maximum_k*, *limit_seconds* of a product, and what *fits* the memory.
+    K stays within *maximum_k*, *limit_seconds* of a product, and what *fits* the memory. It is doubled, not fitted:
+    rates and re-tests are compared at one shape alone, and the cost differs a little between devices and runs.
     """
     m, n, k = shape
     if overhead is None or overhead <= limit_ratio:
         return KChoice(shape=shape, overhead=overhead)
-    needed = _upward(k * overhead / (limit_ratio * _MARGIN))
-    ends = {"format": maximum_k, "time": int(k * limit_seconds / gemm_seconds)}
-    limited_by, largest = min(ends.items(), key=lambda end: end[1])
-    chosen = min(needed, largest // _STEP * _STEP)
-    limited_by = limited_by if chosen < needed else ""
+    needed = overhead / (limit_ratio * _MARGIN)
+    chosen, limited_by = min(k << math.ceil(math.log2(needed)), max(k, maximum_k)), "format"
+    while chosen > k and gemm_seconds * chosen / k > limit_seconds:
+        chosen, limited_by = max(k, _halve(chosen)), "time"
     while chosen > k and not fits((m, n, chosen)):
-        chosen, limited_by = max(k, chosen * 7 // 8 // _STEP * _STEP), "memory"
-    return KChoice(shape=(m, n, max(k, chosen)), overhead=overhead, limited_by=limited_by)
-
-
-def _upward(k: float) -> int:
-    return math.ceil(k / _STEP) * _STEP
+        chosen, limited_by = max(k, _halve(chosen)), "memory"
+    return KChoice(shape=(m, n, chosen), overhead=overhead, limited_by=limited_by if chosen < k * needed else "")
 
 
 def fit_shape(
