@@ -59,6 +59,13 @@ def test_interval_narrows_with_readings_down_to_the_step() -> None:
     assert widths[0] > widths[1] > STEP
 
 
+def test_many_equal_readings_leave_the_step() -> None:
+    """A clock that stands still is known to half of a step of the driver, however often it is read."""
+    held = held_clock([(second / 10, 1.5e9) for second in range(601)], 0.0, 60.0, STEP)
+    assert held is not None
+    assert STEP <= held.high_hertz - held.low_hertz < 1.1 * STEP
+
+
 def test_a_slow_drift_does_not_count_as_spread() -> None:
     """A clock that falls by 120 MHz in a minute is known better than its standard deviation suggests."""
     drift = [(float(second), 1.8e9 - 2e6 * second) for second in range(1, 60, 2)]
