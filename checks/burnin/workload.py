@@ -26,7 +26,7 @@ from .locate import ChangedOperand, Mismatch, changed_operands, locate
 from .metrics import figures, verification_state
 from .multiply import Multiplication, choose_multiplication
 from .operands import OperandSet, build_sets, make_sets
-from .peak import theoretical_peak
+from .peak import Peaks, peaks_of
 from .plan import WORKLOAD, GemmRequest, planned_shape
 from .ring import Product, Ring, checked_share, checking_for, drawing
 from .selftest import Planting, Stage, self_test
@@ -70,11 +70,12 @@ class Run:
         self.request = request
         self.conditions: dict[str, Any] = {"plan": request.plan, "torch": str(torch.__version__)}
         self.layout: Layout | None = None
-        self.peak: float | None = None
+        self.peaks = Peaks()
         self.certificates: list[Certificate] = []
         self.plantings: list[Planting] = []
         self.batch_seconds: list[float] = []
         self.batch_gemms: list[int] = []
+        self.was_stopped = False
         self.verified = 0
         self.checked = 0
         self.mismatches = 0
@@ -102,6 +103,17 @@ class Run:
             conditions=self.conditions | self._findings(),
             metrics=figures(self._values()) if self.layout else (),
         )
+
+    def boottime_seconds(self) -> float:
+        """Return the present moment in seconds of CLOCK_BOOTTIME."""
+        return self._clock.instant().boottime_ns / 1e9
+
+    def measured_within(self, began: float) -> None:
+        """Tell from when to when the batches were measured, for the clock of that time; not if the load stood still."""
+        if self.was_stopped:
+            self.conditions.pop("measured_boottime_seconds", None)
+        else:
+            self.conditions["measured_boottime_seconds"] = [began, self.boottime_seconds()]
 
     @property
     def self_test_passed(self) -> bool:
@@ -176,18 +188,21 @@ class Run:
             flop * count / seconds / 1e12 for count, seconds in zip(self.batch_gemms, self.batch_seconds, strict=True)
         ]
         median = rates.percentile(tflops, 0.5) if tflops else None
-        peak = None if self.peak is None else self.peak / 1e12
+        peak, highest = (None if each is None else each / 1e12 for each in (self.peaks.specification, self.peaks.highest))
+        seconds = math.fsum(self.batch_seconds)
         return {
             "tflops_median": median,
+            "tflops_mean": flop * sum(self.batch_gemms) / seconds / 1e12 if seconds else None,
             "tflops_p5": rates.percentile(tflops, 0.05) if tflops else None,
             "tflops_spread": (
                 (rates.percentile(tflops, 0.95) - rates.percentile(tflops, 0.05)) / median if median else None
             ),
             "peak_tflops": peak,
+            "peak_highest_tflops": highest,
             "efficiency_ratio": median / peak if median is not None and peak else None,
             "late_batches": len(rates.late_batches(self.batch_seconds)),
             "batches": len(self.batch_seconds),
-            "measured_seconds": math.fsum(self.batch_seconds),
+            "measured_seconds": seconds,
         }
 
 
@@ -344,11 +359,13 @@ def _choose_layout(run: Run, device: ComputeDevice, multiplication: Multiplicati
         gemm_seconds=gemm_seconds,
         seconds=request.seconds,
     )
-    peak = theoretical_peak(device.facts, request.dtype)
-    run.layout, run.peak = layout, None if peak is None else peak.operations_per_second
+    run.layout, run.peaks = layout, peaks_of(device.facts, request.dtype)
     run.conditions |= {
         "planned_shape": list(wanted),
-        "peak_source": None if peak is None else peak.source,
+        "peak_source": run.peaks.source,
+        "peak_confidence": run.peaks.confidence,
+        "specification_clock_hertz": run.peaks.specification_clock_hertz,
+        "operations_per_clock": run.peaks.operations_per_clock,
         "slots": layout.slots,
         "lag": layout.lag,
         "batch": layout.batch,
@@ -441,16 +458,18 @@ def measure(
 ) -> None:
     """Load the device for the requested time, not counting the time in which this process was stopped."""
     control.tick(SETUP_SHARE, "measuring", {})
-    done = 0.0
+    done, began = 0.0, run.boottime_seconds()
     while done < run.request.seconds:
         control.pause()
         before = stops.seconds
         seconds, (checked, failed) = device.timed(lambda: ring.run_batch(layout.batch))
         if stops.seconds > before:
             seconds = rates.usual(run.batch_seconds, seconds)
+            run.was_stopped = True
         done += seconds
         run.batch_seconds.append(seconds)
         run.batch_gemms.append(layout.batch)
+        run.measured_within(began)
         run.verified += len(checked)
         take(ring, checked, failed)
         share = SETUP_SHARE + (1 - SETUP_SHARE) * min(1.0, done / run.request.seconds)
