@@ -70,7 +70,7 @@ def test_a_stop_is_no_time_of_load(first: int) -> None:
     control: Any = SimpleNamespace(pause=lambda: None, tick=lambda *_: None)
     run = Run(GemmRequest(device="cpu-0", dtype="fp32", seconds=60.0), SystemClock())
     layout = Layout(shape=(128, 128, 128), slots=1, lag=0, batch=1, bytes=0, covers_cache=True)
-    device: Any = SimpleNamespace(timed=timed)
+    device: Any = SimpleNamespace(timed=timed, clock_hertz=lambda: None)
     watch: Any = stops
     measure(run, control, device, nothing, layout, lambda *_: None, watch)
     assert 60 <= batches[0] <= 61

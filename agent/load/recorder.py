@@ -9,12 +9,12 @@ from itertools import pairwise
 
 import msgspec
 
+from nodevet.checks.burnin.held_figures import with_held_clock
 from nodevet.checks.core.model import PartKind, Reading, ReadingStatus, Result, Sample
 from nodevet.checks.engine.retest import CONDITIONS
 from nodevet.exporters.documents.types import SeriesDocument
 
 from .curve import Curve
-from .held import with_held_clock
 
 RECORDED = {
     ("temperature_celsius", PartKind.SENSOR): ("core", "hotspot", "package"),

@@ -15,6 +15,8 @@ from typing import TypeVar
 
 import msgspec
 
+from nodevet.checks.core.guard import Bug, attempt
+
 from .errors import RefusedError
 from .host import cpu_quota, host_memory_allowance, last_level_cache_bytes, online_processors
 from .library import torch
@@ -37,6 +39,7 @@ _MOST_PROCESSORS = 8192
 class ComputeDevice(msgspec.Struct, frozen=True, kw_only=True):
     """One device to load. ``cache_bytes`` is its last-level cache, None where unknown.
 
+    ``clock_hertz`` reads the clock of its units, None where it does not tell.
     ``left_out`` names the part that the load does not reach, so that no result proves the device.
     """
 
@@ -46,6 +49,7 @@ class ComputeDevice(msgspec.Struct, frozen=True, kw_only=True):
     cache_bytes: int | None
     threads: int | None = None
     left_out: str = ""
+    clock_hertz: Callable[[], float | None] = lambda: None
 
     def free_bytes(self) -> int:
         """Return the largest allocation of a load in bytes, before any share of it is chosen."""
@@ -109,8 +113,18 @@ def open_device(device_id: str, pci_device_id: str | None = None) -> ComputeDevi
         torch_device=torch.device("cuda", 0),
         facts=facts,
         cache_bytes=table_cache_bytes(architecture) or getattr(properties, "L2_cache_size", None),
+        clock_hertz=_clock_of_accelerator,
         left_out=ONE_INSTANCE if "MIG" in properties.name.split() else _kept_away(os.environ),
     )
+
+
+def _clock_of_accelerator() -> float | None:
+    """Return the clock by the vendor's library, which torch finds by the UUID; None where that is absent or fails.
+
+    Each library raises errors of its own class, of which none may end a load.
+    """
+    told = attempt(torch.cuda.clock_rate)  # in MHz
+    return None if isinstance(told, Bug) or told <= 0 else told * 1e6
 
 
 def _open_socket(device_id: str) -> ComputeDevice:

@@ -55,11 +55,11 @@ class Peaks(msgspec.Struct, frozen=True, kw_only=True):
 class Accelerator(msgspec.Struct, frozen=True, kw_only=True):
     """A row of ``accelerators.csv``: a part with its vendor's figures; dense rates in 1e12 operations per second.
 
-    ``derive`` says whether units x clock gives its real rates, except of the ``reduced_formats``. Its figures are of one
-    device as the driver lists them, of which a board may have several (``devices_per_board``); power is of the board.
-    The fp32 and fp64 figures of some parts are at the ``vector_clock``, the others at the ``specification_clock``. Links
-    count per direction. ``confidence`` is ``published`` for figures of the vendor's own tables, found by ``source``, and
-    ``recalled`` for those that nobody compared with one. An empty cell is unknown.
+    ``derive`` says whether units x clock gives its real rates, except of the ``reduced_formats``. Its figures are of
+    one device as the driver lists them, of which a board may have several (``devices_per_board``); power is of the
+    board. The fp32 and fp64 figures of some parts are at the ``vector_clock``, the others at the
+    ``specification_clock``. Links count per direction. ``confidence`` is ``published`` for figures of the vendor's own
+    tables, found by ``source``, and ``recalled`` for those that nobody compared with one. An empty cell is unknown.
     """
 
     name: str
@@ -128,13 +128,11 @@ def peaks_of(facts: DeviceFacts, data_type: str) -> Peaks:
     per_unit = None if is_reduced else _operations_per_clock(facts.architecture, column)
     per_clock = float(per_unit * facts.compute_units) if per_unit and facts.compute_units else None
     clock, published = _clock_of(part, column), _published(part, facts, column)
-    source: str | None = None
+    specification, source = published, None if published is None else "published"
     if per_clock is not None and clock is not None:
         specification, source = per_clock * clock, "specification clock"
-    else:
-        specification, source = published, None if published is None else "published"
-        if published is not None and clock is not None:
-            per_clock = published / clock
+    elif published is not None and clock is not None:
+        per_clock = published / clock
     highest = facts.maximum_clock_hertz
     return Peaks(
         specification=specification,

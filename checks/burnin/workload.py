@@ -16,9 +16,11 @@ from nodevet.checks.engine.retest import LEFT_OUT
 
 from . import rates
 from .certify import Certificate, Golden, certify
+from .clock_log import ClockLog
 from .device import ComputeDevice, open_device
 from .errors import BurninError, FormatError, InterruptionError, NotExactError, UntoldFormatError
 from .flags import apply_flags, relevant_variables, require_clean_environment
+from .held_figures import with_held_clock
 from .host import has_bf16_units
 from .layout import EXTRA_ROWS, WORKSPACE_BYTES, Layout, fit_memory, fit_shape, lay_out
 from .library import torch
@@ -76,6 +78,8 @@ class Run:
         self.batch_seconds: list[float] = []
         self.batch_gemms: list[int] = []
         self.was_stopped = False
+        self.clocks: ClockLog | None = None
+        self.vendor = ""
         self.verified = 0
         self.checked = 0
         self.mismatches = 0
@@ -89,7 +93,7 @@ class Run:
     def result(self, state: ResultState, detail: str = "") -> Result:
         """Return the data so far as a result in *state*."""
         shape = self.layout.shape if self.layout else self.request.shape or ()
-        return Result(
+        result = Result(
             workload=WORKLOAD,
             devices=(self.request.device,),
             state=state,
@@ -103,6 +107,7 @@ class Run:
             conditions=self.conditions | self._findings(),
             metrics=figures(self._values()) if self.layout else (),
         )
+        return result if self.clocks is None else with_held_clock(result, self.clocks.readings, self.vendor)
 
     def boottime_seconds(self) -> float:
         """Return the present moment in seconds of CLOCK_BOOTTIME."""
@@ -188,7 +193,9 @@ class Run:
             flop * count / seconds / 1e12 for count, seconds in zip(self.batch_gemms, self.batch_seconds, strict=True)
         ]
         median = rates.percentile(tflops, 0.5) if tflops else None
-        peak, highest = (None if each is None else each / 1e12 for each in (self.peaks.specification, self.peaks.highest))
+        peak, highest = (
+            None if each is None else each / 1e12 for each in (self.peaks.specification, self.peaks.highest)
+        )
         seconds = math.fsum(self.batch_seconds)
         return {
             "tflops_median": median,
@@ -204,6 +211,10 @@ class Run:
             "batches": len(self.batch_seconds),
             "measured_seconds": seconds,
         }
+
+
+def _tera(rate: float | None) -> float | None:
+    return None if rate is None else rate / 1e12
 
 
 def run_gemm(run: Run, control: Control, choose: ChooseMultiplication = choose_multiplication) -> Result:
@@ -258,6 +269,7 @@ def _carry_out(run: Run, control: Control, device: ComputeDevice, choose: Choose
         "flags": apply_flags(request.dtype),
         "environment": relevant_variables(os.environ),
     }
+    run.vendor = device.facts.vendor
     layout = _choose_layout(run, device, multiplication, control)
     sets = _build(run, device, multiplication, layout)
     goldens = _certify(run, control, multiplication, sets, layout)
@@ -458,11 +470,19 @@ def measure(
 ) -> None:
     """Load the device for the requested time, not counting the time in which this process was stopped."""
     control.tick(SETUP_SHARE, "measuring", {})
+    clocks = run.clocks = ClockLog(device.clock_hertz, run.boottime_seconds)
+    clocks.look()  # the first reading opens the vendor's library
     done, began = 0.0, run.boottime_seconds()
+
+    def start() -> Callable[[], tuple[list[Product], list[Product]]]:
+        wait = ring.run_batch(layout.batch)
+        clocks.look()  # while the device works: an idle moment may have another clock
+        return wait
+
     while done < run.request.seconds:
         control.pause()
         before = stops.seconds
-        seconds, (checked, failed) = device.timed(lambda: ring.run_batch(layout.batch))
+        seconds, (checked, failed) = device.timed(start)
         if stops.seconds > before:
             seconds = rates.usual(run.batch_seconds, seconds)
             run.was_stopped = True

@@ -33,6 +33,15 @@ class Course:
     last: float = 0.0
     mean_megahertz: float = 0.0
     mean_rate: float = 0.0
+    trace: list[float] = field(default_factory=list)
+
+    def true_megahertz(self, seconds: float) -> float:
+        """Return the clock that the units had at a moment."""
+        return self.trace[min(int(seconds / TICK), len(self.trace) - 1)]
+
+    def told_megahertz(self, seconds: float, step: int = 15) -> int:
+        """Return the clock that a driver tells at a moment."""
+        return int(self.true_megahertz(seconds) / step + 0.5) * step
 
 
 @dataclass(frozen=True)
@@ -80,6 +89,7 @@ def run(
         true = set_clock - droop if loaded else float(board.idle_megahertz)
         watts = board.watts(true, celsius) * chance.gauss(1.0, 0.015) if loaded else board.static_watts
         power.append(watts)
+        course.trace.append(true)
         celsius += TICK / board.heat_seconds * (board.ambient + board.kelvin_per_watt * watts - celsius)
         if loaded:
             cycles += true * TICK

@@ -6,26 +6,29 @@ from collections.abc import Sequence
 
 import msgspec
 
-from nodevet.checks.burnin.held_clock import HeldClock, clock_step_hertz, held_clock
-from nodevet.checks.burnin.metrics import figures
 from nodevet.checks.core.conditions import sound_conditions
 from nodevet.checks.core.model import Result
 
+from .held_clock import HeldClock, clock_step_hertz, held_clock
+from .metrics import figures
+
 _TERA = 1e12
 
+_Figures = dict[str, float | int | None]
 
-def with_held_clock(result: Result, readings: Sequence[tuple[float, float]], backend: str) -> Result:
+
+def with_held_clock(result: Result, readings: Sequence[tuple[float, float]], vendor: str) -> Result:
     """Return *result* with the figures of the held clock, from *readings* (seconds of CLOCK_BOOTTIME, hertz).
 
     Unchanged where the load does not tell when it measured, or where too few readings are of that time. The interval
-    includes the step in which drivers of the vendor of *backend* report clocks.
+    includes the step in which drivers of *vendor* report clocks.
     """
     conditions = sound_conditions(result.conditions)
     measured = conditions.get("measured_boottime_seconds")
     if not measured or result.metric("clock_held_hertz") is not None:
         return result
     first, last = measured
-    held = held_clock(readings, first, last, clock_step_hertz(backend))
+    held = held_clock(readings, first, last, clock_step_hertz(vendor))
     if held is None:
         return result
     told = _clock_figures(held, conditions.get("specification_clock_hertz"))
@@ -33,8 +36,8 @@ def with_held_clock(result: Result, readings: Sequence[tuple[float, float]], bac
     return msgspec.structs.replace(result, metrics=(*result.metrics, *figures(told)))
 
 
-def _clock_figures(held: HeldClock, specification: float | None) -> dict[str, float | int | None]:
-    told: dict[str, float | int | None] = {
+def _clock_figures(held: HeldClock, specification: float | None) -> _Figures:
+    told: _Figures = {
         "clock_held_hertz": held.hertz,
         "clock_held_low_hertz": held.low_hertz,
         "clock_held_high_hertz": held.high_hertz,
@@ -49,11 +52,11 @@ def _clock_figures(held: HeldClock, specification: float | None) -> dict[str, fl
     return told
 
 
-def _efficiency_figures(held: HeldClock, tflops: float | None, per_clock: float | None) -> dict[str, float | int | None]:
+def _efficiency_figures(held: HeldClock, tflops: float | None, per_clock: float | None) -> _Figures:
     """Return the peak at the held clock and the share of it; a higher clock means a lower share."""
     if not per_clock or held.low_hertz <= 0:
         return {}
-    told: dict[str, float | int | None] = {"peak_held_tflops": per_clock * held.hertz / _TERA}
+    told: _Figures = {"peak_held_tflops": per_clock * held.hertz / _TERA}
     if tflops is not None:
         told |= {
             "efficiency_held_ratio": tflops * _TERA / (per_clock * held.hertz),
