@@ -23,7 +23,7 @@ from nodevet.checks.reference.tables import load_table
 
 
 class DeviceFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """The device's own properties. ``architecture`` is ``sm90`` or ``gfx942``; PCI ids are ``10de:2330``."""
+    """The device's own properties. ``architecture`` is ``sm90``, ``gfx942`` or a family; PCI ids are ``10de:2330``."""
 
     vendor: str
     name: str
@@ -125,7 +125,7 @@ def peaks_of(facts: DeviceFacts, data_type: str) -> Peaks:
     column = "fp8" if data_type.startswith("fp8") else data_type
     part = find_accelerator(facts)
     is_reduced = part is not None and (not part.derive or column in part.reduced_formats)
-    per_unit = None if is_reduced else _operations_per_clock(facts.architecture, column)
+    per_unit = None if is_reduced else _operations_per_clock(facts, part, column)
     per_clock = float(per_unit * facts.compute_units) if per_unit and facts.compute_units else None
     clock, published = _clock_of(part, column), _published(part, facts, column)
     specification, source = published, None if published is None else "published"
@@ -184,8 +184,11 @@ def table_cache_bytes(architecture: str) -> int | None:
     return None if row is None or row.cache_mebibytes is None else row.cache_mebibytes << 20
 
 
-def _operations_per_clock(architecture: str | None, column: str) -> int | None:
-    row = _find_architecture(architecture)
+def _operations_per_clock(facts: DeviceFacts, part: Accelerator | None, column: str) -> int | None:
+    """Return the operations per clock of one unit; a library may name a family alone, and the row of the part more."""
+    row = _find_architecture(facts.architecture)
+    if row is None and part is not None:
+        row = _find_architecture(part.architecture)
     value: int | None = getattr(row, column, None)
     return value
 
