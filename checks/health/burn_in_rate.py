@@ -64,7 +64,7 @@ class BurnInRate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             Meta(
                 ge=0,
                 le=1.1,
-                description="Warn below this share of the specified peak in large bf16 or fp16 loads; unset: the table.",
+                description="Warn below this share of the specified peak in large bf16 or fp16 loads; unset: a table.",
             ),
         ]
         | None
