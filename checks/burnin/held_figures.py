@@ -14,6 +14,21 @@ from .metrics import figures
 
 _TERA = 1e12
 
+HELD_FIGURES = (
+    "peak_held_tflops",
+    "efficiency_held_ratio",
+    "efficiency_held_low_ratio",
+    "efficiency_held_high_ratio",
+    "clock_held_hertz",
+    "clock_held_low_hertz",
+    "clock_held_high_hertz",
+    "clock_fraction_ratio",
+    "clock_fraction_low_ratio",
+    "clock_fraction_high_ratio",
+    "clock_readings",
+)
+"""The figures that need readings of the clock; None without them."""
+
 _Figures = dict[str, float | int | None]
 
 
@@ -33,7 +48,8 @@ def with_held_clock(result: Result, readings: Sequence[tuple[float, float]], ven
         return result
     told = _clock_figures(held, conditions.get("specification_clock_hertz"))
     told |= _efficiency_figures(held, result.metric("tflops_mean"), conditions.get("operations_per_clock"))
-    return msgspec.structs.replace(result, metrics=(*result.metrics, *figures(told)))
+    known = tuple(metric for metric in result.metrics if metric.name not in told)
+    return msgspec.structs.replace(result, metrics=(*known, *figures(told)))
 
 
 def _clock_figures(held: HeldClock, specification: float | None) -> _Figures:

@@ -20,7 +20,7 @@ from .clock_log import ClockLog
 from .device import ComputeDevice, open_device
 from .errors import BurninError, FormatError, InterruptionError, NotExactError, UntoldFormatError
 from .flags import apply_flags, relevant_variables, require_clean_environment
-from .held_figures import with_held_clock
+from .held_figures import HELD_FIGURES, with_held_clock
 from .host import has_bf16_units
 from .layout import EXTRA_ROWS, WORKSPACE_BYTES, Layout, fit_memory, fit_shape, lay_out
 from .library import torch
@@ -197,7 +197,7 @@ class Run:
             None if each is None else each / 1e12 for each in (self.peaks.specification, self.peaks.highest)
         )
         seconds = math.fsum(self.batch_seconds)
-        return {
+        return dict.fromkeys(HELD_FIGURES) | {
             "tflops_median": median,
             "tflops_mean": flop * sum(self.batch_gemms) / seconds / 1e12 if seconds else None,
             "tflops_p5": rates.percentile(tflops, 0.05) if tflops else None,
