@@ -37,9 +37,10 @@ def loaded(course: Course, efficiency: float, seconds: float, *, stops: float = 
     clock, stopped = SteppedClock(seconds=course.first), SimpleNamespace(seconds=0.0)
     flop = 2 * 8192**3
 
-    def timed(start: Any) -> tuple[float, Any]:
+    def timed(start: Any, meanwhile: Any) -> tuple[float, Any]:
         assert PEAKS.operations_per_clock is not None
         outcome = start()
+        meanwhile()
         rate = efficiency * PEAKS.operations_per_clock * course.true_megahertz(clock.monotonic()) * 1e6
         clock.advance(flop / rate)
         stopped.seconds += stops

@@ -58,19 +58,25 @@ class ComputeDevice(msgspec.Struct, frozen=True, kw_only=True):
         free, _total = torch.cuda.mem_get_info(self.torch_device)
         return int(free)
 
-    def timed(self, start: Callable[[], Callable[[], Outcome]]) -> tuple[float, Outcome]:
+    def timed(
+        self, start: Callable[[], Callable[[], Outcome]], meanwhile: Callable[[], None] = lambda: None
+    ) -> tuple[float, Outcome]:
         """Call *start*, then the function that it returns, which waits for the device; return seconds and the outcome.
 
-        A device's own timer is not trusted beyond the time that passed on the host.
+        *meanwhile* is called while an accelerator works, and its time does not count. A device's own timer is not
+        trusted beyond the time that passed on the host.
         """
         begin_seconds = time.perf_counter()
         if self.kind == "cpu":
             outcome = start()()
-            return time.perf_counter() - begin_seconds, outcome
+            seconds = time.perf_counter() - begin_seconds
+            meanwhile()
+            return seconds, outcome
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
         begin.record()
         wait = start()
         end.record()
+        meanwhile()
         outcome = wait()
         end.synchronize()
         return believed(float(begin.elapsed_time(end)) / 1e3, time.perf_counter() - begin_seconds), outcome
@@ -123,7 +129,7 @@ def _clock_of_accelerator() -> float | None:
 
     Each library raises errors of its own class, of which none may end a load.
     """
-    told = attempt(torch.cuda.clock_rate)  # in MHz
+    told = attempt(lambda: torch.cuda.clock_rate())  # noqa: PLW0108 (in MHz; an old torch lacks it)
     return None if isinstance(told, Bug) or told <= 0 else told * 1e6
 
 

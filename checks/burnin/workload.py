@@ -474,15 +474,10 @@ def measure(
     clocks.look()  # the first reading opens the vendor's library
     done, began = 0.0, run.boottime_seconds()
 
-    def start() -> Callable[[], tuple[list[Product], list[Product]]]:
-        wait = ring.run_batch(layout.batch)
-        clocks.look()  # while the device works: an idle moment may have another clock
-        return wait
-
     while done < run.request.seconds:
         control.pause()
         before = stops.seconds
-        seconds, (checked, failed) = device.timed(start)
+        seconds, (checked, failed) = device.timed(lambda: ring.run_batch(layout.batch), clocks.look)
         if stops.seconds > before:
             seconds = rates.usual(run.batch_seconds, seconds)
             run.was_stopped = True
