@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 import pytest
@@ -21,7 +22,10 @@ from nodevet.checks.reference.tables import load_table
 
 
 class Printed(msgspec.Struct, frozen=True):
-    """A row of fixtures/published_peaks.csv: what a vendor prints of *devices* devices; sparse rates are doubled."""
+    """A row of fixtures/published_peaks.csv: what a vendor prints of *devices* devices; sparse rates are doubled.
+
+    ``evidence``: the figure was ``read`` in the source, or ``recalled`` from the document that is named there.
+    """
 
     name: str
     architecture: str
@@ -30,6 +34,7 @@ class Printed(msgspec.Struct, frozen=True):
     tera_per_second: float
     sparse: bool
     devices: int
+    evidence: Literal["read", "recalled"]
     source: str
     explanation: str
 
