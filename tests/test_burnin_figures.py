@@ -1,4 +1,4 @@
-"""What needs no device: peaks, plans, shapes, rings, memory limits and statistics."""
+"""What needs no device: plans, shapes, rings, memory limits and statistics."""
 
 from __future__ import annotations
 
@@ -15,95 +15,12 @@ from nodevet.checks.burnin.families import data_types
 from nodevet.checks.burnin.host import cpu_quota, has_bf16_units, host_memory_allowance, last_level_cache_bytes
 from nodevet.checks.burnin.layout import fit_memory, fit_shape, lay_out
 from nodevet.checks.burnin.metrics import UNITS, figures, verification_state
-from nodevet.checks.burnin.peak import (
-    Accelerator,
-    Architecture,
-    DeviceFacts,
-    find_accelerator,
-    table_cache_bytes,
-    theoretical_peak,
-)
 from nodevet.checks.burnin.plan import GemmRequest, load_plans, planned_shape, requests_for
 from nodevet.checks.burnin.rates import late_batches, overhead_ratio, percentile, upper_bound_95
 from nodevet.checks.core.errors import UsageError
-from nodevet.checks.reference.tables import load_table
 from nodevet.exporters.format import one_in
 
 GIB = 1 << 30
-
-
-def nvidia(name: str, **facts: object) -> DeviceFacts:
-    """Return what a device of NVIDIA with 132 units at 1980 MHz says of itself, with *facts* changed."""
-    known = {"vendor": "nvidia", "name": name, "architecture": "sm90", "compute_units": 132}
-    return msgspec.convert(known | {"maximum_clock_hertz": 1.98e9} | facts, DeviceFacts)
-
-
-def test_peak_comes_from_properties() -> None:
-    """Units x operations per clock x highest clock: 1070 TFLOPS in bf16 for an H100 that says 1980 MHz."""
-    peak = theoretical_peak(nvidia("NVIDIA H100 80GB HBM3", pci_device_id="10de:2330"), "bf16")
-    assert peak is not None
-    assert (round(peak.operations_per_second / 1e12, 1), peak.source) == (1070.5, "properties")
-
-
-def test_peak_falls_back_to_the_table() -> None:
-    """Without a clock the published figure stands, and the source says so."""
-    peak = theoretical_peak(nvidia("NVIDIA H100 80GB HBM3", maximum_clock_hertz=None), "fp8_e4m3")
-    assert peak is not None
-    assert (peak.operations_per_second, peak.source) == (1979e12, "table")
-
-
-@pytest.mark.parametrize(
-    "facts",
-    [
-        nvidia("NVIDIA H20", pci_device_id="10de:2329"),
-        nvidia("NVIDIA Graphics Device", pci_device_id="10de:2329"),
-        nvidia("NVIDIA GeForce RTX 4090", architecture="sm89"),
-        nvidia("NVIDIA Unheard Of", architecture="sm999"),
-        nvidia("NVIDIA B300 SXM6 AC MIG 1g.34gb", architecture="sm103"),
-        nvidia("NVIDIA H100 80GB HBM3", compute_units=None, maximum_clock_hertz=None, vendor="amd"),
-        DeviceFacts(vendor="", name="cpu-0", compute_units=64),
-    ],
-)
-def test_peak_is_unknown_rather_than_a_guess(facts: DeviceFacts) -> None:
-    """Parts with cut matrix units, slices, unknown architectures and processors have no peak."""
-    assert theoretical_peak(facts, "bf16") is None
-
-
-def test_name_is_matched_by_whole_words() -> None:
-    """An H200 is not taken for an H20, and the PCI id goes before the name."""
-    other = find_accelerator(nvidia("NVIDIA H200 of some OEM"))
-    assert other is None or other.name != "NVIDIA H20"
-    by_id = find_accelerator(nvidia("NVIDIA H200", pci_device_id="10DE:2329"))
-    assert by_id is not None and by_id.name == "NVIDIA H20"
-
-
-def test_infinity_cache_is_known_where_the_driver_hides_it() -> None:
-    """MI300 reports its L2 only; the last level is 256 MiB."""
-    assert table_cache_bytes("gfx942") == 256 << 20
-    assert table_cache_bytes("sm90") is None
-
-
-def test_tables_agree_with_each_other() -> None:
-    """Where units, clock and operations per clock are all known, their product is the published figure."""
-    compared = 0
-    for row in load_table("accelerators.csv", Accelerator):
-        assert row.source and row.evidence in ("read", "recalled"), row.name
-        if not (row.derive and row.compute_units and row.specification_clock_megahertz):
-            continue
-        facts = DeviceFacts(
-            vendor=row.vendor,
-            name=row.name,
-            architecture=row.architecture,
-            compute_units=row.compute_units,
-            maximum_clock_hertz=row.specification_clock_megahertz * 1e6,
-        )
-        for dtype in ("fp16", "bf16", "fp8"):
-            peak, published = theoretical_peak(facts, dtype), getattr(row, f"{dtype}_tflops")
-            if peak and published:
-                compared += 1
-                assert peak.operations_per_second == pytest.approx(published * 1e12, rel=0.015), (row.name, dtype)
-    assert compared > 40
-    assert all(row.source for row in load_table("arch_flops.csv", Architecture))
 
 
 @pytest.mark.parametrize("plan", ["probe", "quick", "burn-in"])

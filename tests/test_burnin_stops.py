@@ -14,7 +14,7 @@ import pytest
 from fakes.burnin import NO_TORCH  # skips this file where torch is not installed
 from fakes.ended import ended
 
-from nodevet.checks.burnin.device import ComputeDevice
+from nodevet.checks.burnin.device import ComputeDevice, open_device
 from nodevet.checks.burnin.layout import Layout
 from nodevet.checks.burnin.library import torch
 from nodevet.checks.burnin.peak import DeviceFacts
@@ -60,7 +60,7 @@ def test_a_stop_is_no_time_of_load(first: int) -> None:
     """A load of sixty seconds runs for sixty, whenever it is suspended for an hour; its rate is that of the others."""
     batches, stops = [0], SimpleNamespace(seconds=0.0)
 
-    def timed(start: Callable[[], Any]) -> tuple[float, Any]:
+    def timed(start: Callable[[], Any], _meanwhile: Callable[[], None]) -> tuple[float, Any]:
         batches[0] += 1
         is_stopped = batches[0] - 1 == first
         stops.seconds += 3600.0 * is_stopped
@@ -70,7 +70,7 @@ def test_a_stop_is_no_time_of_load(first: int) -> None:
     control: Any = SimpleNamespace(pause=lambda: None, tick=lambda *_: None)
     run = Run(GemmRequest(device="cpu-0", dtype="fp32", seconds=60.0), SystemClock())
     layout = Layout(shape=(128, 128, 128), slots=1, lag=0, batch=1, bytes=0, covers_cache=True)
-    device: Any = SimpleNamespace(timed=timed)
+    device: Any = SimpleNamespace(timed=timed, clock_hertz=lambda: None)
     watch: Any = stops
     measure(run, control, device, nothing, layout, lambda *_: None, watch)
     assert 60 <= batches[0] <= 61
@@ -94,6 +94,45 @@ def test_a_timer_of_the_device_is_not_believed_beyond_what_passed(told: float, m
     seconds, outcome = device.timed(lambda: lambda: "done")
     assert outcome == "done"
     assert 0 < seconds < 100.0
+
+
+def test_what_happens_meanwhile_is_no_time_of_the_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock is read behind the end of the batch on the device's own timer, while it works."""
+    order: list[str] = []
+    event = SimpleNamespace(
+        record=lambda: order.append("mark"), synchronize=lambda: None, elapsed_time=lambda _end: 1.0
+    )
+    monkeypatch.setattr(torch.cuda, "Event", lambda **_: event)
+    facts = DeviceFacts(vendor="nvidia", architecture="sm90", name="any")
+    device = ComputeDevice(kind="cuda", torch_device=torch.device("cpu"), facts=facts, cache_bytes=None)
+    device.timed(lambda: lambda: order.append("waited"), lambda: order.append("read"))
+    assert order == ["mark", "mark", "read", "waited"]
+
+
+@pytest.mark.parametrize(
+    ("told", "hertz"), [(1755, 1.755e9), (0, None), (-1, None), (RuntimeError("driver"), None), (KeyError("x"), None)]
+)
+def test_a_clock_that_the_library_cannot_tell_ends_no_load(
+    told: float | Exception, hertz: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error of any class of the vendor's library, and a zero, are no clock."""
+
+    def clock_rate() -> float:
+        if isinstance(told, Exception):
+            raise told
+        return told
+
+    properties = SimpleNamespace(
+        name="NVIDIA H100 80GB HBM3", major=9, minor=0, multi_processor_count=132, clock_rate=1_980_000
+    )
+    monkeypatch.setattr(torch.version, "hip", None)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _index: properties)
+    monkeypatch.setattr(torch.cuda, "clock_rate", clock_rate)
+    device = open_device("GPU-1", "10de:2330")
+    assert device.clock_hertz() == hertz
+    monkeypatch.delattr(torch.cuda, "clock_rate")
+    assert device.clock_hertz() is None
 
 
 def test_a_timer_of_the_device_is_believed_within_what_passed() -> None:

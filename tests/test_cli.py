@@ -193,6 +193,17 @@ def test_devices_are_listed_with_identity(asked: CommandLine) -> None:
     assert asked("devices").splitlines()[0].split() == ["DEVICE", "MODEL", "ADDRESS", "SERIAL", "VERDICT"]
 
 
+def test_peaks_of_the_devices_with_the_mfu_of_a_step(asked: CommandLine, alone: CommandLine) -> None:
+    """By format, as text and as a document; a node without a known peak is unknown, and a wrong step is wrong usage."""
+    document = json.loads(asked("devices", "--peaks", "--mfu", "989.4e12,2", "--json"))
+    assert (document["schema"], len(document["devices"])) == ("nodevet.peaks/1", 8)
+    (bf16,) = [each for each in document["devices"][0]["peaks"] if each["format"] == "bf16"]
+    assert bf16["specification"] == pytest.approx(989.4e12, rel=1e-3)
+    assert bf16["mfu"]["specification"] == pytest.approx(0.5, abs=1e-3)
+    assert " bf16 " in asked("devices", "--peaks")
+    assert "no peak is known for processors" in alone("devices", "--peaks", code=exits.UNKNOWN)
+
+
 def test_topology_of_this_node_and_of_a_saved_matrix(asked: CommandLine, tmp_path: Path) -> None:
     """Live it comes from the driver; saved it is what the file says; a worse link fails."""
     live = json.loads(asked("topo", "--json"))
@@ -403,6 +414,8 @@ def test_status_watch_prints_again_when_something_changes(tmp_path: Path, fake_n
     [
         (["chekc"], exits.USAGE),
         (["burn-in", "--seconds", "0"], exits.USAGE),
+        (["devices", "--mfu", "1e15,2"], exits.USAGE),
+        (["devices", "--peaks", "--mfu", "1e15,0"], exits.USAGE),
         (["check", "--config", "/nowhere/nodevet.toml"], exits.CONFIGURATION),
         (["status", "--runtime-dir", "/nowhere"], exits.UNKNOWN),
         (["--version"], exits.UNKNOWN),

@@ -58,3 +58,12 @@ def test_the_median_of_a_part_is_that_of_all_of_its_values() -> None:
         median = curve.median(part * 10_000, part * 10_000 + 9_999)
         assert median == pytest.approx(part * 10, abs=0.5)
     assert curve.median(60_000, 70_000) is None
+
+
+def test_means_are_the_points_until_there_are_too_many() -> None:
+    """Then each stands for so many of them, at their middle, and none is lost from the mean of all."""
+    assert drawn([1.0, 2.0, 1.5]).means == ((0.0, 1.0), (1.0, 2.0), (2.0, 1.5))
+    means = drawn([float(second) for second in range(4096)]).means
+    assert len(means) < MAXIMUM_POINTS
+    assert sum(value for _, value in means) / len(means) == pytest.approx(2047.5, rel=0.01)
+    assert all(moment == value for moment, value in means)

@@ -33,7 +33,7 @@ def test_device_at_a_fifth_of_its_peak_warns() -> None:
     findings = judge("burn-in-rate", healthy(results=(large(efficiency_ratio=0.22, tflops_median=220.0),)))
     finding = of(findings, "burnin.rate_low")
     assert (finding.outcome, finding.gates, finding.value) == (WARN, False, 0.22)
-    assert "22 % of the peak, the limit is 40 %" in finding.message
+    assert "22 % of the specification's peak, the limit is 40 %" in finding.message
 
 
 @pytest.mark.parametrize(

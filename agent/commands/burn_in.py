@@ -461,7 +461,7 @@ def _show(document: BurnInDocument, *, self_test: bool) -> None:
         if self_test and result.metric == "self_test_found":
             _show_self_test(result.device, result.dtype or "", result.conditions.get("self_test", []))
     rows = [
-        (device, dtype, *states[device, dtype], *(_number(figures.get(name)) for name in _COLUMNS))
+        (device, dtype, *states[device, dtype], *(_cell(figures, name) for name in _COLUMNS))
         for (device, dtype), figures in runs.items()
     ]
     if rows:
@@ -478,9 +478,25 @@ _COLUMNS = {
     "tflops_p5": "P5",
     "peak_tflops": "PEAK",
     "efficiency_ratio": "EFFICIENCY",
+    "clock_fraction_ratio": "CLOCK",
+    "efficiency_held_ratio": "AT CLOCK",
     "gemms_verified": "VERIFIED",
     "mismatches": "WRONG",
 }
+
+
+_ENDS = {
+    "clock_fraction_ratio": ("clock_fraction_low_ratio", "clock_fraction_high_ratio"),
+    "efficiency_held_ratio": ("efficiency_held_low_ratio", "efficiency_held_high_ratio"),
+}
+"""Figures with an interval, and its ends."""
+
+
+def _cell(figures: Mapping[str, float | int | None], name: str) -> str:
+    """Return a figure, with half of its interval where it has one."""
+    low, high = (figures.get(end) for end in _ENDS.get(name, (name, name)))
+    half = high - low if low is not None and high is not None else 0
+    return _number(figures.get(name)) + (f" \u00b1{half / 2:.1g}" if half else "")
 
 
 def _show_self_test(device: str, dtype: str, planted: object) -> None:

@@ -78,6 +78,11 @@ class Curve:
             kept.append(self._newest)
         return tuple(kept)
 
+    @property
+    def means(self) -> tuple[tuple[float, float], ...]:
+        """Return the mean of each stretch at its middle: points as they are until there are too many."""
+        return tuple(((each.first + each.last) / 2, each.total / each.count) for each in self._stretches)
+
     def median(self, first: float, last: float) -> float | None:
         """Return the median from the moment *first* to *last*, or None where nothing was added between them.
 

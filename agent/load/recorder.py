@@ -9,6 +9,7 @@ from itertools import pairwise
 
 import msgspec
 
+from nodevet.checks.burnin.held_figures import with_held_clock
 from nodevet.checks.core.model import PartKind, Reading, ReadingStatus, Result, Sample
 from nodevet.checks.engine.retest import CONDITIONS
 from nodevet.exporters.documents.types import SeriesDocument
@@ -74,6 +75,7 @@ class LoadRecorder:
         self._began: float | None = None
         self._curves: dict[tuple[str, str], Curve] = {}
         self._recent: dict[tuple[str, str], _Recent] = {}
+        self._backends: dict[str, str] = {}
         self._stamped: dict[tuple[object, ...], dict[str, float | None]] = {}
 
     def begin(self, seconds: float) -> None:
@@ -99,12 +101,22 @@ class LoadRecorder:
         if len(result.devices) != 1 or any(name in result.conditions for name in (*CONDITIONS, "unsupported")):
             return result
         (device,) = result.devices
+        result = self._with_clock(device, result)
         told = {name: self._median(device, name, result) for name in CONDITIONS}
         if result.metric("mismatches"):
             told = self._filled(device, result, told)
         missing = [name for name, value in told.items() if value is None]
         unsupported = [name for name in missing if cannot_tell(device, name, samples)]
         return msgspec.structs.replace(result, conditions={**result.conditions, **told, "unsupported": unsupported})
+
+    def _with_clock(self, device: str, result: Result) -> Result:
+        """Return *result* with the clock that *device* held while it was measured, where that was recorded."""
+        curve = self._curves.get((device, "clock_hertz"))
+        if self._began is None or curve is None:
+            return result
+        began = self._began
+        readings = [(began + seconds, hertz) for seconds, hertz in curve.means]
+        return with_held_clock(result, readings, self._backends.get(device, ""))
 
     def _median(self, device: str, quantity: str, result: Result) -> float | None:
         """Return the median while *result* was made; for a passed one None where half of that time was not read.
@@ -151,6 +163,7 @@ class LoadRecorder:
             if not _is_recorded(reading) or reading.status is not ReadingStatus.OK:
                 continue
             name, value = (sample.device, reading.quantity), float(reading.value or 0)
+            self._backends[sample.device] = sample.backend
             self._recent.setdefault(name, _Recent()).add(seconds, value)
             if self._began is not None:
                 self._curves.setdefault(name, Curve()).add(seconds - self._began, value)

@@ -174,6 +174,8 @@ def _results_lines(document: StatusDocument) -> Iterator[str]:
 _FIGURES = (
     ("tflops_median", "{:.3g} TFLOPS (median)", 1),
     ("efficiency_ratio", "{:.0f} % of the theoretical peak", 100),
+    ("clock_fraction_ratio", "{:.0f} % of the specified clock", 100),
+    ("efficiency_held_ratio", "{:.0f} % of the peak at that clock", 100),
     ("gemms_verified", "{:.0f} GEMMs verified", 1),
     ("mismatches", "{:.0f} wrong", 1),
 )

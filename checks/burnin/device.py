@@ -15,6 +15,8 @@ from typing import TypeVar
 
 import msgspec
 
+from nodevet.checks.core.guard import Bug, attempt
+
 from .errors import RefusedError
 from .host import cpu_quota, host_memory_allowance, last_level_cache_bytes, online_processors, processors_near
 from .identity import Visible, address_of, compared
@@ -38,6 +40,7 @@ _MOST_PROCESSORS = 8192
 class ComputeDevice(msgspec.Struct, frozen=True, kw_only=True):
     """One device to load. ``cache_bytes`` is its last-level cache, None where unknown.
 
+    ``clock_hertz`` reads the clock of its units, None where it does not tell.
     ``left_out`` names the part that the load does not reach, so that no result proves the device. ``facts_of_place``
     are conditions of its results: how it was recognised, and the processors of the load.
     """
@@ -49,6 +52,7 @@ class ComputeDevice(msgspec.Struct, frozen=True, kw_only=True):
     threads: int | None = None
     left_out: str = ""
     facts_of_place: dict[str, object] = {}
+    clock_hertz: Callable[[], float | None] = lambda: None
 
     def free_bytes(self) -> int:
         """Return the largest allocation of a load in bytes, before any share of it is chosen."""
@@ -57,19 +61,25 @@ class ComputeDevice(msgspec.Struct, frozen=True, kw_only=True):
         free, _total = torch.cuda.mem_get_info(self.torch_device)
         return int(free)
 
-    def timed(self, start: Callable[[], Callable[[], Outcome]]) -> tuple[float, Outcome]:
+    def timed(
+        self, start: Callable[[], Callable[[], Outcome]], meanwhile: Callable[[], None] = lambda: None
+    ) -> tuple[float, Outcome]:
         """Call *start*, then the function that it returns, which waits for the device; return seconds and the outcome.
 
-        A device's own timer is not trusted beyond the time that passed on the host.
+        *meanwhile* is called while an accelerator works, and its time does not count. A device's own timer is not
+        trusted beyond the time that passed on the host.
         """
         begin_seconds = time.perf_counter()
         if self.kind == "cpu":
             outcome = start()()
-            return time.perf_counter() - begin_seconds, outcome
+            seconds = time.perf_counter() - begin_seconds
+            meanwhile()
+            return seconds, outcome
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
         begin.record()
         wait = start()
         end.record()
+        meanwhile()
         outcome = wait()
         end.synchronize()
         return believed(float(begin.elapsed_time(end)) / 1e3, time.perf_counter() - begin_seconds), outcome
@@ -119,6 +129,7 @@ def open_device(
         cache_bytes=table_cache_bytes(architecture) or getattr(properties, "L2_cache_size", None),
         left_out=ONE_INSTANCE if is_instance else _kept_away(os.environ),
         facts_of_place=place,
+        clock_hertz=_clock_of_accelerator,
     )
 
 
@@ -155,6 +166,15 @@ def _bind_near(pci: str | None, root: str = "/") -> dict[str, object]:
         else:
             torch.set_num_threads(max(1, min(torch.get_num_threads(), len(usable))))
     return {"numa_node": node, "bound_processors": len(usable) or None}
+
+
+def _clock_of_accelerator() -> float | None:
+    """Return the clock by the vendor's library, which torch finds by the UUID; None where that is absent or fails.
+
+    Each library raises errors of its own class, of which none may end a load.
+    """
+    told = attempt(lambda: torch.cuda.clock_rate())  # noqa: PLW0108 (in MHz; an old torch lacks it)
+    return None if isinstance(told, Bug) or told <= 0 else told * 1e6
 
 
 def _open_socket(device_id: str) -> ComputeDevice:

@@ -16,10 +16,12 @@ from nodevet.checks.engine.retest import LEFT_OUT
 
 from . import rates
 from .certify import Certificate, Golden, certify
+from .clock_log import ClockLog
 from .device import ComputeDevice, open_device
 from .environment import relevant_variables, require_clean_environment
 from .errors import BurninError, FormatError, InterruptionError, NotExactError, UntoldFormatError
 from .flags import apply_flags
+from .held_figures import HELD_FIGURES, with_held_clock
 from .host import has_bf16_units
 from .layout import EXTRA_ROWS, Layout
 from .library import OutOfMemoryError, torch
@@ -27,7 +29,7 @@ from .locate import ChangedOperand, Mismatch, changed_operands, locate
 from .metrics import figures, verification_state
 from .multiply import Multiplication, choose_multiplication
 from .operands import OperandSet, build_sets, make_sets
-from .peak import theoretical_peak
+from .peak import Peaks, peaks_of
 from .plan import WORKLOAD, GemmRequest
 from .ring import Checking, Product, Ring, checked_share, checking_for, drawing
 from .selftest import Planting, Stage, self_test
@@ -72,11 +74,14 @@ class Run:
         self.request = request
         self.conditions: dict[str, Any] = {"plan": request.plan, "torch": str(torch.__version__)}
         self.layout: Layout | None = None
-        self.peak: float | None = None
+        self.peaks = Peaks()
         self.certificates: list[Certificate] = []
         self.plantings: list[Planting] = []
         self.batch_seconds: list[float] = []
         self.batch_gemms: list[int] = []
+        self.was_stopped = False
+        self.clocks: ClockLog | None = None
+        self.vendor = ""
         self.verified = 0
         self.checked = 0
         self.mismatches = 0
@@ -90,7 +95,7 @@ class Run:
     def result(self, state: ResultState, detail: str = "") -> Result:
         """Return the data so far as a result in *state*."""
         shape = self.layout.shape if self.layout else self.request.shape or ()
-        return Result(
+        result = Result(
             workload=WORKLOAD,
             devices=(self.request.device,),
             state=state,
@@ -104,6 +109,18 @@ class Run:
             conditions=self.conditions | self._findings(),
             metrics=figures(self._values()) if self.layout else (),
         )
+        return result if self.clocks is None else with_held_clock(result, self.clocks.readings, self.vendor)
+
+    def boottime_seconds(self) -> float:
+        """Return the present moment in seconds of CLOCK_BOOTTIME."""
+        return self._clock.instant().boottime_ns / 1e9
+
+    def measured_within(self, began: float) -> None:
+        """Tell from when to when the batches were measured, for the clock of that time; not if the load stood still."""
+        if self.was_stopped:
+            self.conditions.pop("measured_boottime_seconds", None)
+        else:
+            self.conditions["measured_boottime_seconds"] = [began, self.boottime_seconds()]
 
     @property
     def self_test_passed(self) -> bool:
@@ -178,19 +195,28 @@ class Run:
             flop * count / seconds / 1e12 for count, seconds in zip(self.batch_gemms, self.batch_seconds, strict=True)
         ]
         median = rates.percentile(tflops, 0.5) if tflops else None
-        peak = None if self.peak is None else self.peak / 1e12
-        return {
+        peak, highest = (
+            None if each is None else each / 1e12 for each in (self.peaks.specification, self.peaks.highest)
+        )
+        seconds = math.fsum(self.batch_seconds)
+        return dict.fromkeys(HELD_FIGURES) | {
             "tflops_median": median,
+            "tflops_mean": flop * sum(self.batch_gemms) / seconds / 1e12 if seconds else None,
             "tflops_p5": rates.percentile(tflops, 0.05) if tflops else None,
             "tflops_spread": (
                 (rates.percentile(tflops, 0.95) - rates.percentile(tflops, 0.05)) / median if median else None
             ),
             "peak_tflops": peak,
+            "peak_highest_tflops": highest,
             "efficiency_ratio": median / peak if median is not None and peak else None,
             "late_batches": len(rates.late_batches(self.batch_seconds)),
             "batches": len(self.batch_seconds),
-            "measured_seconds": math.fsum(self.batch_seconds),
+            "measured_seconds": seconds,
         }
+
+
+def _tera(rate: float | None) -> float | None:
+    return None if rate is None else rate / 1e12
 
 
 def run_gemm(run: Run, control: Control, choose: ChooseMultiplication = choose_multiplication) -> Result:
@@ -247,6 +273,7 @@ def _carry_out(run: Run, control: Control, device: ComputeDevice, choose: Choose
         "flags": flags,
         "environment": relevant_variables(os.environ),
     }
+    run.vendor = device.facts.vendor
     checking = checking_for(device.kind, request.dtype)
     run.conditions["checking"] = checking.value
     layout = _choose_layout(run, device, multiplication, control, checking)
@@ -327,10 +354,12 @@ def _choose_layout(
 ) -> Layout:
     run.output_bytes = multiplication.output.itemsize
     sizing = size(run.request, device, multiplication, checking, control.pause)
-    peak = theoretical_peak(device.facts, run.request.dtype)
-    run.layout, run.peak = sizing.layout, None if peak is None else peak.operations_per_second
+    run.layout, run.peaks = sizing.layout, peaks_of(device.facts, run.request.dtype)
     run.conditions |= sizing.facts() | {
-        "peak_source": None if peak is None else peak.source,
+        "peak_source": run.peaks.source,
+        "peak_confidence": run.peaks.confidence,
+        "specification_clock_hertz": run.peaks.specification_clock_hertz,
+        "operations_per_clock": run.peaks.operations_per_clock,
         "row_offsets": EXTRA_ROWS,
     }
     return sizing.layout
@@ -404,16 +433,21 @@ def measure(
 ) -> None:
     """Load the device for the requested time, not counting the time in which this process was stopped."""
     control.tick(SETUP_SHARE, "measuring", {})
-    done = 0.0
+    clocks = run.clocks = ClockLog(device.clock_hertz, run.boottime_seconds)
+    clocks.look()  # the first reading opens the vendor's library
+    done, began = 0.0, run.boottime_seconds()
+
     while done < run.request.seconds:
         control.pause()
         before = stops.seconds
-        seconds, (checked, failed) = device.timed(lambda: ring.run_batch(layout.batch))
+        seconds, (checked, failed) = device.timed(lambda: ring.run_batch(layout.batch), clocks.look)
         if stops.seconds > before:
             seconds = rates.usual(run.batch_seconds, seconds)
+            run.was_stopped = True
         done += seconds
         run.batch_seconds.append(seconds)
         run.batch_gemms.append(layout.batch)
+        run.measured_within(began)
         run.verified += len(checked)
         take(ring, checked, failed)
         share = SETUP_SHARE + (1 - SETUP_SHARE) * min(1.0, done / run.request.seconds)

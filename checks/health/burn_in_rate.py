@@ -45,7 +45,10 @@ _FORMATS = ("bf16", "fp16")
 
 
 class EfficiencyFloor(msgspec.Struct, frozen=True):
-    """A row of ``efficiency_floors.csv``: the share of the peak that each healthy part of *architecture* reaches."""
+    """A row of ``efficiency_floors.csv``: the share of its peak that each healthy part of *architecture* reaches.
+
+    The peak is the one at the clock of the specification, as in the published rates from which the floors come.
+    """
 
     architecture: str
     ratio: float
@@ -61,7 +64,7 @@ class BurnInRate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             Meta(
                 ge=0,
                 le=1.1,
-                description="Warn below this share of the peak in large bf16 or fp16 loads; unset: the table.",
+                description="Warn below this share of the specified peak in large bf16 or fp16 loads; unset: a table.",
             ),
         ]
         | None
@@ -114,7 +117,7 @@ def _floor(view: View, device: Device, results: Sequence[Result], of_site: float
             device=device.id,
         )
     ratio, worst, limit = min(large, key=lambda entry: entry[0])
-    facts = f"{name}: {worst.dtype} reached {100 * ratio:.0f} % of the peak"
+    facts = f"{name}: {worst.dtype} reached {100 * ratio:.0f} % of the specification's peak"
     if not limit.holds(ratio):
         return FLOOR.on_node(Outcome.PASS, facts, device=device.id, value=ratio, limit=limit)
     return FLOOR.on_node(

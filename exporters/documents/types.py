@@ -15,7 +15,7 @@ BURN_IN_SCHEMA = "nodevet.burn-in/1"
 
 
 class DeviceDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """A device with its verdict."""
+    """A device with its verdict. What gives its peak rates is null where its driver does not tell it."""
 
     id: str
     vendor: str
@@ -30,6 +30,10 @@ class DeviceDocument(msgspec.Struct, frozen=True, kw_only=True):
     numa_node: int | None = None
     driver: str | None = None
     minor: int | None = None
+    architecture: str | None = None
+    pci_device_id: str | None = None
+    compute_units: int | None = None
+    maximum_clock_hertz: int | None = None
 
 
 class LimitDocument(msgspec.Struct, frozen=True):

@@ -13,6 +13,8 @@ from .family import Family, LabelValues, family
 _FIGURES = (
     ("tflops_median", 1e12, "burnin_flops_per_second", True),
     ("efficiency_ratio", 1, "burnin_efficiency_ratio", True),
+    ("efficiency_held_ratio", 1, "burnin_efficiency_held_ratio", True),
+    ("clock_fraction_ratio", 1, "burnin_clock_fraction_ratio", True),
     ("mismatches", 1, "burnin_mismatches", True),
     ("gemms_verified", 1, "burnin_gemms_verified", False),
 )

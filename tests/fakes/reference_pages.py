@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 from fakes.calls_reference import calls_page
 from fakes.metrics_reference import metrics_page
+from fakes.peaks_reference import peaks_page
 from fakes.scenario_reference import scenarios_page
 from fakes.torch_reference import torch_page
 
@@ -304,6 +305,7 @@ PAGES: dict[str, Callable[[Path], str]] = {
     "command-line.md": command_line_page,
     "configuration.md": configuration_page,
     "metrics.md": metrics_page,
+    "peaks.md": peaks_page,
     "scenarios.md": scenarios_page,
     "torch.md": torch_page,
     "xid.md": xid_page,
