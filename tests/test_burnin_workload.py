@@ -576,7 +576,7 @@ def test_too_little_memory_is_refused_with_both_figures() -> None:
     request = msgspec.structs.replace(REQUEST, maximum_memory_bytes=1 << 20)
     result = run_gemm(Run(request, SystemClock()), Watcher())
     assert result.state is ResultState.REFUSED
-    assert "may be taken" in result.detail
+    assert "MiB are available" in result.detail
     assert result.metrics == ()
 
 
@@ -678,7 +678,7 @@ def test_a_load_that_does_not_reach_all_of_a_socket_proves_nothing_of_it(one_pro
     if len(online_processors() | os.sched_getaffinity(1)) == 1:
         assert not told
         return
-    assert "processors are not for this process" in told
+    assert "processors are not available to this process" in told
     assert (result.conditions["left_out"], result.detail) == (told, f"in part: {told}")
     assert not is_passed_retest(result)
     load = account((), (result,))

@@ -395,11 +395,11 @@ def test_damage_that_a_start_does_not_meet_is_found_after_it(path: Path, damage:
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
-        (delete_row, "1 rows of the journal are missing"),
-        (flip_payload, "1 rows of the journal are damaged"),
-        (flip_state, "the state of 1 findings is damaged, restored from the journal"),
+        (delete_row, "1 row of the journal missing or changed"),
+        (flip_payload, "1 damaged row of the journal"),
+        (flip_state, "the state of 1 finding is damaged, restored from the journal"),
         (flip_memory, "memory of round is damaged and is reset"),
-        (flip_result, "1 results of loads are damaged"),
+        (flip_result, "1 damaged result of loads"),
     ],
 )
 def test_a_damaged_row_costs_itself(path: Path, damage: Callable[[Path], None], words: str) -> None:

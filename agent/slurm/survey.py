@@ -63,9 +63,9 @@ done
 """
 
 STATE = """\
-{verdict} {expires} 1 a rehearsal
-{form} {boot} real running idle {hard} none {fresh} rehearsal
-node - - {verdict} {hard} none node a rehearsal
+{verdict} {expires} 1 a test run
+{form} {boot} real running idle {hard} none {fresh} test
+node - - {verdict} {hard} none node a test run
 end 3
 """
 
@@ -289,7 +289,7 @@ def _rehearsal(folder: Path) -> tuple[str, ...] | str:
     Or why they cannot run: /tmp may be full or read-only.
     """
     try:
-        with tempfile.TemporaryDirectory(prefix="nodevet-rehearsal-") as name:
+        with tempfile.TemporaryDirectory(prefix="nodevet-test-") as name:
             home = Path(name)
             (home / "run" / "claims").mkdir(parents=True)
             for script in SCRIPTS:

@@ -41,7 +41,8 @@ def require_clean_environment(environment: Mapping[str, str]) -> None:
     """Raise RefusedError naming the variables that change the arithmetic of products."""
     names = forbidden_variables(environment)
     if names:
-        raise RefusedError(f"{', '.join(names)} changes the arithmetic of products; unset it and run again")
+        change, them = ("changes", "it") if len(names) == 1 else ("change", "them")
+        raise RefusedError(f"{', '.join(names)} {change} the arithmetic of products; unset {them} and run again")
 
 
 def apply_flags(data_type: str) -> dict[str, str]:
