@@ -51,7 +51,7 @@ def test_an_older_agent_goes_on_with_what_a_newer_one_left(path: Path) -> None:
         assert [row.episode for row in opened.store.history()] == [episode()]
     (kept,) = aside(path)
     assert kept.read_bytes() == before
-    assert f"schema version 99), kept as {kept}: 1 open findings continue" in opened.notice
+    assert f"schema version 99), kept as {kept}: 1 open finding copied" in opened.notice
     with closing(open_of_any_version(path).store) as again:
         assert again.load_episodes() == (episode(),)
     assert aside(path) == [kept]

@@ -328,7 +328,7 @@ def test_a_word_whose_fault_is_not_there_can_be_given_another_term() -> None:
     node.look(first=BROKEN)
     node.ask(code=FAILED, device=GPU, note="board ordered", until="2d")
     node.look()
-    with pytest.raises(UsageError, match=r"not present now, and a return is acknowledged too until .*: give --until"):
+    with pytest.raises(UsageError, match=r"not present now, and its return is acknowledged until .*: set --until"):
         node.ask(code=FAILED, device=GPU, note="n")
     message, word = node.ask(code=FAILED, device=GPU, note="board is late", until="7d", uid=7)
     assert message.endswith(f"or if it returns after {date_words(later(node.now, 7 * DAY))}")

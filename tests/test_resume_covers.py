@@ -155,7 +155,7 @@ def test_a_resume_adds_its_hour_to_what_somebody_had_acknowledged() -> None:
     assert "uid 7" in site.look(bad=False).verdict.reason
     assert (site.look(bad=True).verdict.state, site.fault.note) == (State.OK, "board ordered")
     site.look(bad=False)
-    with pytest.raises(UsageError, match=r"is not present now, and its return is acknowledged until .* give --until"):
+    with pytest.raises(UsageError, match=r"is not present now, and its return is acknowledged until .* set --until"):
         site.node.ask(code=FAILED, device=GPU, note="n")
     site.node.ask(code=FAILED, device=GPU, note="n", until="7d")
     assert (site.fault.covers, site.fault.until) == (None, later(site.node.now, 7 * DAY))

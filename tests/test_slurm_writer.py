@@ -738,7 +738,7 @@ def test_a_name_of_another_node_gives_no_permit_and_writes_nothing(mode: Mode) -
     for _ in range(2):
         done = other.step(fault)
     assert (skips(done), done.status.permit.held, done.memory.permit) == ({"other_node": 3}, False, "")
-    assert "this machine is its node n2" in done.status.permit.why
+    assert "this machine is node n2" in done.status.permit.why
     now = [0.0]
     healthy = writer(slurm, host="n2", clock=lambda: now[0])
     for now[0] in (0.0, 400.0, 800.0):

@@ -656,7 +656,7 @@ def test_a_damaged_sum_of_the_journal_costs_no_episode(path: Path, column: str, 
         shell.execute(f"UPDATE journal_sum SET {column} = {value}")  # noqa: S608 (ours)
     store = open_store(path).store
     store.save_round([noted(8)], {}, time=moment(8))
-    assert "missing or were changed" in looked_through(store)
+    assert "missing or changed" in looked_through(store)
     store.save_round([noted(9)], {}, time=moment(9))
     store.close()
     again = open_store(path).store

@@ -66,9 +66,7 @@ def test_words_of_a_full_disk_excuse_a_crash_three_times(bench: Bench) -> None:
     bench.write(words=NO_SPACE)
     for times in range(1, 4):
         fall(bench, "say")
-        assert "for lack of space on a disk; its last message: write: No space left on device; see df -h" in said(
-            bench
-        )
+        assert "for lack of space on a disk; its last message: write: No space left on device; see df -h" in said(bench)
         assert (bench.status().witnessed, is_hard(bench)) == (0, False)
         rise(bench, 61.0 * times)
     for hard in (False, True):

@@ -71,10 +71,12 @@ def _together(facts: Facts, mode: str) -> str:
     permitted = slurm.permit == "local" or slurm.writer == "drain"
     closes = mode == "gate" and site.rank >= Mode.GATE.rank and permitted
     drains = slurm.writer == "drain" and site is Mode.DRAIN
-    words = ("a hard fault closes the gate" if closes else "the gate never closes for a fault",)
+    effect = (
+        f"{'closes the gate' if closes else 'closes no gate'} and {'drains' if drains else 'does not drain'} the node"
+    )
     apart = ", ".join(f"{name} ({says})" for name, says in _held_back(facts).items())
     but = f", except for faults of {apart}" if apart and (closes or drains) else ""
-    return " and ".join((*words, "drains the node" if drains else "nodevet drains nothing")) + but
+    return f"a hard fault {effect}{but}"
 
 
 def _held_back(facts: Facts) -> dict[str, str]:
