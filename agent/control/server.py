@@ -232,7 +232,7 @@ class Control(Service):
             request = msgspec.json.decode(line)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             # The decoder leaves text that is not UTF-8, and nesting without end, to Python's own errors.
-            return _error("bad_request", f"no JSON: {error}")
+            return _error("bad_request", f"not valid JSON: {error}")
         if not isinstance(request, dict) or not isinstance(request.get("verb"), str):
             return _error("bad_request", 'expected {"verb": "...", ...}')
         name = request.pop("verb")
