@@ -1447,7 +1447,7 @@ def test_words_excuse_a_crash_three_times(
     for hard in (False, True):
         fall(following, words)
         assert is_hard(following) is hard
-        assert "was killed by SIGABRT in: fake_read(b, fast); it said last:" in following.status().detail
+        assert "was killed by SIGABRT in: fake_read(b, fast); its last message:" in following.status().detail
         if not hard:
             rise(following)
     following.close()
