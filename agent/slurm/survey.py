@@ -1,6 +1,6 @@
 """Reads the facts for `nodevet slurm check`: scripts, settings, the state file, and SLURM's answers.
 
-The installed scripts run only if nobody except root and the agent's user can have written them: a rehearsal with copies
+The installed scripts run only if nobody except root and the agent's user can have written them: a test run with copies
 in a temporary folder, and their own parsing of gate.conf and gres.conf, so that no second parser can differ.
 """
 

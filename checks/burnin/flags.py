@@ -41,8 +41,8 @@ def require_clean_environment(environment: Mapping[str, str]) -> None:
     """Raise RefusedError naming the variables that change the arithmetic of products."""
     names = forbidden_variables(environment)
     if names:
-        change, them = ("changes", "it") if len(names) == 1 else ("change", "them")
-        raise RefusedError(f"{', '.join(names)} {change} the arithmetic of products; unset {them} and run again")
+        named = ", ".join(names)
+        raise RefusedError(f"the environment changes the arithmetic of products; unset {named} and run again")
 
 
 def apply_flags(data_type: str) -> dict[str, str]:
