@@ -124,17 +124,17 @@ SCRIPTS = {
         "ended with status 3; its last line on standard error: driver not loaded",
     ),
     "crashes": ("kill -SEGV $$", "was killed by SIGSEGV"),
-    "prints nothing": ("exit 0", "printed no proper document: output: is empty: print one JSON document"),
+    "prints nothing": ("exit 0", "printed an invalid document: output: is empty: print one JSON document"),
     "prints text": (
         "echo hl-smi: not found",
-        "printed no proper document (it begins with 'hl-smi: not found\\n'): line 1, column 1: no JSON",
+        "printed an invalid document (it begins with 'hl-smi: not found\\n'): line 1, column 1: not valid JSON",
     ),
-    "breaks off": (f"printf '{GOOD[:-3]}'", "the document breaks off here: print it whole"),
+    "breaks off": (f"printf '{GOOD[:-3]}'", "the document ends too early: print it completely"),
     "prints two documents": (f"printf '{GOOD}{GOOD}'", "something follows the document: print exactly one"),
     "prints bytes that are no text": (r"printf '{\377}'", "byte 1: is not UTF-8"),
     "prints NaN": (
         """printf '{"schema": "nodevet.readings/1", "devices": [NaN]}'""",
-        "line 1, column 46: no JSON: invalid character",
+        "line 1, column 46: not valid JSON: invalid character",
     ),
     "prints five mistakes": (
         f"printf '{json.dumps(document(*(device(str(number), vendor='X') for number in range(5))))}'",
@@ -142,7 +142,7 @@ SCRIPTS = {
     ),
     "prints a part of no device": (
         f"printf '{json.dumps(document(device('a'), device('a/0', parent='b')))}'",
-        "devices[1].parent: 'b' is no other device of this document",
+        "devices[1].parent: 'b' is not another device of this document",
     ),
 }
 """What a command does instead of printing a document, and how that is told."""
@@ -243,8 +243,8 @@ def test_one_value_that_cannot_be_taken_costs_its_reading_alone(
     failure = tools.round()["acme:b", "fast"].failure
     assert failure is not None
     assert failure.detail == (
-        "command.acme measured nothing of it: temperature_celsius is error "
-        "(no value: temperature_celsius is no number that a device has, found NaN)"
+        "command.acme measured no value of it: temperature_celsius is error "
+        "(no value: temperature_celsius must be a number, found NaN)"
     )
 
 
@@ -314,7 +314,7 @@ def test_what_a_command_says_of_a_device_is_passed_on(tmp_path: Path, open_tools
     assert lost.failure.detail == "command.acme says: off the bus"
     assert [entry.status for entry in unit.readings] == [ReadingStatus.OK, ReadingStatus.ERROR]
     assert dark.failure is not None
-    assert dark.failure.detail == "command.acme measured nothing of it: temperature_celsius is denied (not root)"
+    assert dark.failure.detail == "command.acme measured no value of it: temperature_celsius is denied (not root)"
 
 
 def test_identity_is_the_uuid_then_the_address_then_the_name(tmp_path: Path, open_tools: Callable[..., Tools]) -> None:

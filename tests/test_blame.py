@@ -64,20 +64,20 @@ ORPHAN_SECONDS = 5
 INTERVAL_SECONDS = 5
 
 NOT_THE_DRIVERS = {
-    "idle_kill": "was killed by SIGKILL outside of any driver call: by the out of memory killer, a person or an oops",
-    "kill": "was killed by SIGKILL in: fake_read(b, fast): by the out of memory killer, a person or an oops",
+    "idle_kill": "was killed by SIGKILL outside of any driver call: by the OOM killer, a person or a kernel oops",
+    "kill": "was killed by SIGKILL in: fake_read(b, fast): by the OOM killer, a person or a kernel oops",
     "idle_segv": "was killed by SIGSEGV outside of any driver call (last: between two calls)",
     "idle_abort": "no driver fault is known: report this",
     "idle_term": "not sent by the agent",
     "term": "was killed by SIGTERM in: fake_read(b, fast)",
-    "no_memory": "for lack of memory; it said last: terminate called after throwing an instance of 'std::bad_alloc'",
-    "no_threads": "for lack of threads; it said last: what():  Resource temporarily unavailable; see pids.max",
-    "interpreter": "it said last: Fatal Python error: none_dealloc: deallocating None; no driver fault is known",
-    "fatal": "it said last: Fatal Python error: none_dealloc: deallocating None; no driver fault is known",
+    "no_memory": "for lack of memory; its last message: terminate called after throwing an instance of 'std::bad_al",
+    "no_threads": "for lack of threads; its last message: what():  Resource temporarily unavailable; see pids.max",
+    "interpreter": "its last message: Fatal Python error: none_dealloc: deallocating None; no driver fault is known",
+    "fatal": "its last message: Fatal Python error: none_dealloc: deallocating None; no driver fault is known",
     "talkative": "for lack of memory",
     "linker": "(required by python3); a part of nodevet is missing or broken: reinstall nodevet",
     "import_error": "a part of nodevet is missing or broken: reinstall nodevet",
-    "raise": "it said last: ValueError: invalid literal for int() with base 16: ''",
+    "raise": "its last message: ValueError: invalid literal for int() with base 16: ''",
     "exit": "ended with status 3",
     "garbage": "broke the protocol",
 }
@@ -1193,7 +1193,7 @@ def test_files_that_a_limit_refuses_are_no_crash_of_the_driver(bench: Bench) -> 
         assert pid is not None
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (24, 24))
         fall(bench, "no_file")
-        assert "it ran under an RLIMIT_NOFILE of 24, and may have been refused files: raise LimitNOFILE" in said(bench)
+        assert "it ran with the limit RLIMIT_NOFILE of 24, which may be too few files: raise LimitNOFILE" in said(bench)
         assert (bench.status().witnessed, is_hard(bench)) == (0, False)
         rise(bench)
 
@@ -1357,8 +1357,8 @@ def test_memory_that_a_limit_refuses_is_no_crash_of_the_driver(bench: Bench, lim
         assert pid is not None
         resource.prlimit(pid, limit, (1 << 30, 1 << 30))
         fall(bench, "no_room")
-        assert "was killed by SIGSEGV in: fake_read(b, fast), but it ran under an RLIMIT_" in said(bench)
-        assert "1073741824 bytes, and may have been refused memory: lift LimitAS and LimitDATA" in said(bench)
+        assert "was killed by SIGSEGV in: fake_read(b, fast), but it ran with the limit RLIMIT_" in said(bench)
+        assert "1073741824 bytes, which may be too little memory: remove LimitAS and LimitDATA" in said(bench)
         assert not is_hard(bench)
         assert bench.status().witnessed == 0
         rise(bench)
@@ -1447,7 +1447,7 @@ def test_words_excuse_a_crash_three_times(
     for hard in (False, True):
         fall(following, words)
         assert is_hard(following) is hard
-        assert "was killed by SIGABRT in: fake_read(b, fast); it said last:" in following.status().detail
+        assert "was killed by SIGABRT in: fake_read(b, fast); its last message:" in following.status().detail
         if not hard:
             rise(following)
     following.close()

@@ -178,7 +178,10 @@ def test_environment_that_changes_arithmetic_is_refused() -> None:
         child.burn()
         result = child.result()
         assert result.state is ResultState.REFUSED
-        assert result.detail == "NVIDIA_TF32_OVERRIDE changes the arithmetic of products; unset it and run again"
+        assert (
+            result.detail
+            == "the environment changes the arithmetic of products; unset NVIDIA_TF32_OVERRIDE and run again"
+        )
 
 
 def test_progress_line_names_the_phase() -> None:

@@ -578,7 +578,7 @@ def test_too_little_memory_is_refused_with_both_figures() -> None:
     request = msgspec.structs.replace(REQUEST, maximum_memory_bytes=1 << 20)
     result = run_gemm(Run(request, SystemClock()), Watcher())
     assert result.state is ResultState.REFUSED
-    assert "may be taken" in result.detail
+    assert "MiB are available" in result.detail
     assert result.metrics == ()
 
 
@@ -666,7 +666,7 @@ def test_variables_that_change_arithmetic_are_named() -> None:
     names = ["CUBLAS_EMULATE_DOUBLE_PRECISION", "NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"]
     assert forbidden_variables(dict.fromkeys([*names, "CUBLAS_WORKSPACE_CONFIG", "PATH"], "1")) == names
     require_clean_environment({"PATH": "/bin", "OMP_NUM_THREADS": "2"})
-    with pytest.raises(RefusedError, match="NVIDIA_TF32_OVERRIDE changes the arithmetic of products; unset it"):
+    with pytest.raises(RefusedError, match="changes the arithmetic of products; unset NVIDIA_TF32_OVERRIDE and"):
         require_clean_environment({"NVIDIA_TF32_OVERRIDE": "0"})
     assert relevant_variables({"PATH": "/bin", "OMP_NUM_THREADS": "2"}) == {"OMP_NUM_THREADS": "2"}
 
@@ -679,7 +679,7 @@ def test_a_load_that_does_not_reach_all_of_a_socket_proves_nothing_of_it(one_pro
     if len(online_processors() | os.sched_getaffinity(1)) == 1:
         assert not told
         return
-    assert "processors are not for this process" in told
+    assert "processors are not available to this process" in told
     assert (result.conditions["left_out"], result.detail) == (told, f"in part: {told}")
     assert not is_passed_retest(result)
     load = account((), (result,))

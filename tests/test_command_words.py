@@ -116,7 +116,7 @@ EVENTS: dict[str, tuple[object, tuple[str, str | None, str, int, str]]] = {
     "without a number": ({"sequence": "17"}, ("flap", "b", "error", 0, "down")),
     "of a code that is no word": ({"code": "LinkFlap"}, (UNREADABLE, "b", "error", 1, 'code "LinkFlap": down')),
     "with an unknown field": ({"colour": "red", "severity": "fatal"}, ("flap", "b", "fatal", 1, "down")),
-    "no event": ("port 3\ndown", (UNREADABLE, None, "error", 0, 'it is no event: "port 3\\ndown"')),
+    "no event": ("port 3\ndown", (UNREADABLE, None, "error", 0, 'not an event: "port 3\\ndown"')),
 }
 FLAP = {"code": "flap", "sequence": 1, "text": "down", "device": "b"}
 GOOD = {"code": "link_flap", "sequence": 2, "text": "port 4 went down", "device": "c"}
@@ -295,7 +295,7 @@ def test_a_card_whose_uuid_is_not_told_for_once_is_not_lost(tmp_path: Path, monk
         assert [reading.value for reading in read.read("fast", first)] == [45]
         assert read.devices()[0] == first
     assert [note["line"] for note in notes] == [
-        '2 fields are set aside: uuid "" of a, numa_node -1 of a; next: nodevet readings check --command acme'
+        '2 fields ignored: uuid "" of a, numa_node -1 of a; next: nodevet readings check --command acme'
     ]
 
 

@@ -156,7 +156,7 @@ def test_the_kernel_tells_who_asks(agent: Agent, path: Path) -> None:
 @pytest.mark.parametrize(
     ("request_line", "kind", "words"),
     [
-        (b"not json", "bad_request", "no JSON"),
+        (b"not json", "bad_request", "not valid JSON"),
         (b'"text"', "bad_request", "expected"),
         (b"{}", "bad_request", "expected"),
         (b'{"verb": 7}', "bad_request", "expected"),
@@ -166,9 +166,9 @@ def test_the_kernel_tells_who_asks(agent: Agent, path: Path) -> None:
         (b'{"verb": "echo", "text": "a", "tims": 2}', "bad_request", "unknown argument 'tims', did you mean times?"),
         (b'{"verb": "who", "text": "a"}', "bad_request", "unknown argument 'text'"),
         (b'{"verb": "fails"}', "bad_request", "gpu 9: no such device, there are 8"),
-        (b"\xff\xfe", "bad_request", "no JSON"),
-        (b'{"verb": "\xff"}', "bad_request", "no JSON"),
-        (b"[" * 60_000, "bad_request", "no JSON"),
+        (b"\xff\xfe", "bad_request", "not valid JSON"),
+        (b'{"verb": "\xff"}', "bad_request", "not valid JSON"),
+        (b"[" * 60_000, "bad_request", "not valid JSON"),
     ],
 )
 def test_bad_requests_are_answered_and_the_connection_goes_on(
@@ -289,7 +289,7 @@ def test_changing_verbs_are_for_root_and_the_agents_user(tmp_path: Path) -> None
     """Anyone who connects may read; who is not trusted is told whom to ask."""
     path = tmp_path / "s"
     with contextlib.closing(Agent(path, trusted_uids=frozenset({STRANGER}))):
-        with pytest.raises(AgentRefused, match="ask root") as caught:
+        with pytest.raises(AgentRefused, match="run it as root") as caught:
             ask(path, "release")
         assert caught.value.kind == "denied"
         assert ask(path, "echo", text="read") == {"text": "read"}

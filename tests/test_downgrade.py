@@ -51,7 +51,7 @@ def test_an_older_agent_goes_on_with_what_a_newer_one_left(path: Path) -> None:
         assert [row.episode for row in opened.store.history()] == [episode()]
     (kept,) = aside(path)
     assert kept.read_bytes() == before
-    assert f"schema version 99), kept as {kept}: 1 open findings continue" in opened.notice
+    assert f"schema version 99), kept as {kept}: 1 open finding copied" in opened.notice
     with closing(open_of_any_version(path).store) as again:
         assert again.load_episodes() == (episode(),)
     assert aside(path) == [kept]
@@ -71,9 +71,9 @@ def test_what_is_in_the_log_of_the_newer_database_goes_on_too(path: Path) -> Non
 @pytest.mark.parametrize(
     ("statement", "told"),
     [
-        ("DROP TABLE state", "0 open findings continue in a new database, those of the newer version cannot be read"),
-        ("UPDATE state SET payload = x'7b7d'", "0 open findings continue in a new database, 1 of the newer version"),
-        ("DROP TABLE memory", "1 open findings continue in a new database; read"),
+        ("DROP TABLE state", "0 open findings copied to a new database, those of the newer version cannot be read"),
+        ("UPDATE state SET payload = x'7b7d'", "0 open findings copied to a new database, 1 of the newer version"),
+        ("DROP TABLE memory", "1 open finding copied to a new database; read"),
     ],
 )
 def test_what_only_the_newer_version_understands_is_told(path: Path, statement: str, told: str) -> None:

@@ -328,7 +328,7 @@ def test_a_word_whose_fault_is_not_there_can_be_given_another_term() -> None:
     node.look(first=BROKEN)
     node.ask(code=FAILED, device=GPU, note="board ordered", until="2d")
     node.look()
-    with pytest.raises(UsageError, match=r"not present now, and a return is acknowledged too until .*: give --until"):
+    with pytest.raises(UsageError, match=r"not present now, and its return is acknowledged until .*: set --until"):
         node.ask(code=FAILED, device=GPU, note="n")
     message, word = node.ask(code=FAILED, device=GPU, note="board is late", until="7d", uid=7)
     assert message.endswith(f"or if it returns after {date_words(later(node.now, 7 * DAY))}")
@@ -611,7 +611,7 @@ def test_what_is_not_shown_yet_is_not_acknowledged_with_what_is(change: str) -> 
     resumed = Acknowledged(known, note="n")
     node.late = msgspec.structs.replace(node.snapshot, episodes=(shown,))
     if not knew:
-        with pytest.raises(UsageError, match="is no more what was shown a moment ago: look again"):
+        with pytest.raises(UsageError, match="has changed since it was shown: run nodevet status"):
             node.ask(code=FAILED, device=GPU, note="n")
         assert node.acknowledge(fault.key, note="n", actor="somebody in SLURM", knew=resumed.meant) is None
         assert node.judge().verdict.state is State.FAILED
@@ -632,7 +632,7 @@ def test_a_word_that_could_not_be_kept_says_so() -> None:
     node = Node()
     node.look(first=BROKEN)
     node.kept = ["disk full"]
-    assert "not kept, a crash would lose it: disk full" in node.ask(code=FAILED, device=GPU, note="n")[0]
+    assert "not stored: a crash would lose it: disk full" in node.ask(code=FAILED, device=GPU, note="n")[0]
 
 
 @pytest.mark.parametrize(
@@ -668,5 +668,5 @@ def test_bytes_that_are_no_text_are_refused_with_the_word_that_holds_them(tmp_pa
             "note": "board ordered",
             word: b"caf\xe9".decode("utf-8", "surrogateescape"),
         }
-        with pytest.raises(UsageError, match=f"ack: the {word} is not UTF-8 text: type it anew"):
+        with pytest.raises(UsageError, match=f"ack: the {word} is not UTF-8 text: type it again"):
             ask(path, "ack", **arguments)

@@ -145,7 +145,7 @@ def test_slower_device_warns_with_both_figures() -> None:
     assert {device: finding.outcome for device, finding in told.items()} == {
         f"gpu{index}": WARN if index == 2 else PASS for index in range(8)
     }
-    assert "10.0 % slower than its siblings in the same load, whose own spread is 0.5 %" in told["gpu2"].message
+    assert "10.0 % slower than its siblings in the same load, which differ by 0.5 %" in told["gpu2"].message
     assert not told["gpu2"].gates
 
 

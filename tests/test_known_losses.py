@@ -476,4 +476,4 @@ def test_a_node_whose_every_device_is_lost_tells_the_words_about_them() -> None:
         for entry in node.judge().episodes:
             node.acknowledge(entry.key, note="board ordered", actor="uid 0")
     verdict = node.snapshot.verdict
-    assert (verdict.state, verdict.reason) == (State.UNKNOWN, "no check had a value to judge; 2 acknowledged failures")
+    assert (verdict.state, verdict.reason) == (State.UNKNOWN, "no check judged a value; 2 acknowledged failures")

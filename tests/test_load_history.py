@@ -105,5 +105,5 @@ def test_all_results_of_the_largest_load_are_kept(tmp_path: Path) -> None:
     for number in range(3):
         assert "not kept" not in writer.status
         writer.submit_result(burn_in(f"cpu-{number}", 1.4, 0.7))
-    assert "1 results of loads are not kept: too many waited" in writer.status
+    assert "not stored: 1 result of loads, because too many waited" in writer.status
     writer.close(5.0)

@@ -43,7 +43,7 @@ def test_a_load_that_sigkill_ends_is_unknown(tmp_path: Path) -> None:
     """The out of memory killer, a person or an oops: the words name them, and the device is not blamed."""
     result = ended_by(signal.SIGKILL, tmp_path / "begun")
     assert (result.state, result.conditions.get("killed")) == (ResultState.DIED, True)
-    assert result.detail.startswith("the load was killed by SIGKILL: by the out of memory killer, a person or an oops")
+    assert result.detail.startswith("the load was killed by SIGKILL: by the OOM killer, a person or a kernel oops")
 
 
 def test_a_load_that_is_stopped_is_told_as_stopped(tmp_path: Path) -> None:

@@ -403,4 +403,4 @@ def test_a_board_without_a_uuid_is_not_loaded(name: str, vendor: str) -> None:
     assert {result.state for result in load.results if result.devices == (name,)} == {ResultState.REFUSED}
     proved = account((), load.results)
     assert {entry.device for entry in proved.unproven} == {name}
-    assert "it tells no UUID of its own" in proved.reason()
+    assert "it reports no UUID of its own" in proved.reason()

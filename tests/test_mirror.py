@@ -339,7 +339,7 @@ def test_a_finding_that_only_a_newer_nodevet_understands_costs_itself(path: Path
     mirror = read_mirror(path)
     assert mirror is not None
     assert mirror.episodes == (episode(),)
-    assert "1 findings cannot be read and are not counted (Invalid enum value 'doubtful'" in mirror.notice
+    assert "cannot read 1 finding, not counted (Invalid enum value 'doubtful'" in mirror.notice
 
 
 @given(st.integers(0, 10_000), st.integers(0, 255))

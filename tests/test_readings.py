@@ -31,11 +31,11 @@ WRONG_ENTRIES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a part of another kind": (
         document(device("a", reading("power_watts", 90, part=CORE))),
-        "devices[0].readings[0].part: power_watts is about a part of kind power_scope, found sensor",
+        "devices[0].readings[0].part: power_watts requires a part of kind power_scope, found sensor",
     ),
     "no part where one is needed": (
         document(device("a", reading("temperature_celsius", 45))),
-        "devices[0].readings[0].part: temperature_celsius is about a part of kind sensor, found device",
+        "devices[0].readings[0].part: temperature_celsius requires a part of kind sensor, found device",
     ),
     "a name outside the closed set": (
         document(device("a", reading("temperature_celsius", 45, part={"kind": "sensor", "name": "lid"}))),
@@ -47,7 +47,7 @@ WRONG_ENTRIES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a value beside a bad status": (
         document(device("a", {**temperature(45), "status": "denied"})),
-        "devices[0].readings[0].value: status denied and a value exclude each other, found 45",
+        "devices[0].readings[0].value: status denied must have no value, found 45",
     ),
     "no value and no status": (
         document(device("a", temperature(None))),
@@ -104,41 +104,44 @@ WRONG_ENTRIES: dict[str, tuple[dict[str, Any], str]] = {
 """Documents with one mistake that lies in one entry, and how it is told."""
 
 CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
-    "two devices of one id": (document(device("a"), device("a")), "devices[1].id: 'a' is that of devices[0] too"),
+    "two devices of one id": (document(device("a"), device("a")), "devices[1].id: devices[0] also has 'a'"),
     "two devices of one serial": (
         document(device("a", serial="S1"), device("b", serial="S1")),
-        "devices[1].serial: 'S1' is that of devices[0] too",
+        "devices[1].serial: devices[0] also has 'S1'",
     ),
     "two devices in one slot": (
         document(device("a", pci="0000:04:00.0"), device("b", pci="0000:04:00.0")),
-        "devices[1].pci: '0000:04:00.0' is that of devices[0] too",
+        "devices[1].pci: devices[0] also has '0000:04:00.0'",
     ),
-    "a parent that is not there": (document(device("a", parent="z")), "devices[0].parent: 'z' is no other device"),
+    "a parent that is not there": (document(device("a", parent="z")), "devices[0].parent: 'z' is not another device"),
     "one reading twice": (
         document(device("a", temperature(45), temperature(46))),
-        "devices[0].readings[1]: temperature_celsius of this part is in readings[0] too",
+        "devices[0].readings[1]: readings[0] also has temperature_celsius of this part",
     ),
     "an event of a device that is not there": (
         document(device("a"), events=[{"code": "flap", "sequence": 1, "text": "x", "device": "z"}]),
-        "events[0].device: 'z' is no device of this document",
+        "events[0].device: 'z' is not a device of this document",
     ),
-    "an identity with a line break": (document(device("a\n")), "devices[0].id: 'a\\n' holds what cannot be printed"),
+    "an identity with a line break": (
+        document(device("a\n")),
+        "devices[0].id: 'a\\n' contains characters that cannot be printed",
+    ),
     "a model that hides its letters": (
         document(device("a", model="X1\u2028")),
-        "devices[0].model: 'X1\\u2028' holds what cannot be printed",
+        "devices[0].model: 'X1\\u2028' contains characters that cannot be printed",
     ),
 }
 """Documents whose entries are each in order, and how what is wrong between them is told."""
 
 NOT_JSON = {
     "nothing": (b" \n", "output: is empty: print one JSON document"),
-    "NaN": (b'{\n "value": NaN}', "line 2, column 11: no JSON: invalid character"),
-    "half a document": (b'{"schema": "nodevet.rea', "line 1, column 24: the document breaks off here"),
+    "NaN": (b'{\n "value": NaN}', "line 2, column 11: not valid JSON: invalid character"),
+    "half a document": (b'{"schema": "nodevet.rea', "line 1, column 24: the document ends too early"),
     "two documents": (b"{}\n{}", "line 2, column 2: something follows the document: print exactly one"),
     "bytes that are no UTF-8": (b'{"schema": "\xff"}', "byte 12: is not UTF-8"),
-    "a number that no computer holds": (b'{"schema": 1e999}', "line 1, column 18: no JSON: number out of range"),
+    "a number that no computer holds": (b'{"schema": 1e999}', "line 1, column 18: not valid JSON: number out of range"),
     "nesting without end": (b"[" * 100_000, "line 1, column"),
-    "plain text": (b"hl-smi: command not found", "line 1, column 1: no JSON"),
+    "plain text": (b"hl-smi: command not found", "line 1, column 1: not valid JSON"),
 }
 
 
@@ -177,7 +180,7 @@ def test_one_address_in_two_widths_is_one_address() -> None:
     """The kernel writes domains with four digits, some tools with eight."""
     twice = document(device("a", pci="0000:04:00.0"), device("b", pci="00000000:04:00.0"))
     (line,) = told(json.dumps(twice).encode())
-    assert line == "devices[1].pci: '00000000:04:00.0' is that of devices[0] too"
+    assert line == "devices[1].pci: devices[0] also has '00000000:04:00.0'"
 
 
 def test_the_whole_device_is_one_part_whether_it_is_named_or_not() -> None:
@@ -185,7 +188,7 @@ def test_the_whole_device_is_one_part_whether_it_is_named_or_not() -> None:
     total = reading("memory_total_bytes", 1 << 30)
     twice = document(device("a", total, {**total, "part": {"kind": "device"}}))
     (line,) = told(json.dumps(twice).encode())
-    assert line == "devices[0].readings[1]: memory_total_bytes of this part is in readings[0] too"
+    assert line == "devices[0].readings[1]: readings[0] also has memory_total_bytes of this part"
 
 
 def test_more_events_than_can_be_remembered_are_refused() -> None:
@@ -244,7 +247,7 @@ def test_a_device_of_which_nothing_is_measured_is_doubted() -> None:
     """Readings that all lack a value say nothing of the device."""
     found, _ = parse(json.dumps(document(device("a", {**temperature(None), "status": "unsupported"}))).encode())
     assert found is not None
-    assert [str(doubt) for doubt in doubts(found)] == ["devices[0]: has no measured value, so nothing is known of it"]
+    assert [str(doubt) for doubt in doubts(found)] == ["devices[0]: has no measured value, so its state is unknown"]
 
 
 def _healthy(quantity: Quantity) -> tuple[dict[str, Any], Reading]:

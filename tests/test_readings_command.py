@@ -54,8 +54,8 @@ def test_a_configured_command_is_run_as_the_agent_runs_it(tmp_path: Path, capsys
     places = configured(tmp_path, tool.program, 'groups = ["fast", "slow"]\n')
     assert main(["readings", "check", "--command", "acme", *places]) == 0
     out = capsys.readouterr().out
-    assert "command.acme, group fast: accepted, 1 devices" in out
-    assert "command.acme, group slow: accepted, 1 devices" in out
+    assert "command.acme, group fast: accepted, 1 device" in out
+    assert "command.acme, group slow: accepted, 1 device" in out
     assert out.count("acme:a") == 2
 
 
@@ -67,7 +67,7 @@ def test_a_value_that_cannot_be_taken_costs_a_configured_command_its_reading_alo
     tool.print(device("a", temperature(float("nan")), reading("memory_total_bytes", 1 << 30)))
     main(["readings", "check", "--command", "acme", *configured(tmp_path, tool.program)])
     out = capsys.readouterr().out
-    assert "command.acme, group fast: accepted, 1 devices" in out
+    assert "command.acme, group fast: accepted, 1 device" in out
     assert out.splitlines()[-1].split()[-3:] == ["1", "of", "2"]
 
 

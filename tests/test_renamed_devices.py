@@ -446,7 +446,7 @@ def test_what_the_backend_says_in_the_round_of_the_update_names_the_change(site:
     site.rounds(*cards("hl0 hl1"))
     site.tool.print(*cards("accel0 accel1"))
     for entry in site.listed:
-        with pytest.raises(BackendError, match="by other names than before") as found:
+        with pytest.raises(BackendError, match="under new names") as found:
             site.backend.read("fast", entry)
         assert (found.value.failure.kind, found.value.failure.of_driver) == (FailureKind.ERROR, False)
 

@@ -117,7 +117,7 @@ def test_the_hour_of_a_resume_is_on_every_surface_while_its_fault_is_away(permit
         assert not is_announced(site.fault, site.node.now)
         assert "cleared, a return is acknowledged too" in status_text(document)
         page = StatusPage(lambda: site.node.now).render(away).decode()
-        assert "is not present now, and a return is acknowledged too" in page
+        assert "is not present now, and its return is acknowledged" in page
         assert "acknowledged, not seen now" in render(from_snapshot(away))
         back = site.look(bad=True, wait=60.0, passes=False)
         assert (back.verdict.state, back.verdict.hard) == (State.OK, False)
@@ -155,7 +155,7 @@ def test_a_resume_adds_its_hour_to_what_somebody_had_acknowledged() -> None:
     assert "uid 7" in site.look(bad=False).verdict.reason
     assert (site.look(bad=True).verdict.state, site.fault.note) == (State.OK, "board ordered")
     site.look(bad=False)
-    with pytest.raises(UsageError, match=r"is not present now, and a return is acknowledged too until .* give --until"):
+    with pytest.raises(UsageError, match=r"is not present now, and its return is acknowledged until .* set --until"):
         site.node.ask(code=FAILED, device=GPU, note="n")
     site.node.ask(code=FAILED, device=GPU, note="n", until="7d")
     assert (site.fault.covers, site.fault.until) == (None, later(site.node.now, 7 * DAY))

@@ -119,8 +119,8 @@ def test_a_good_installation_is_ok(good: Facts) -> None:
 @pytest.mark.parametrize(
     ("lacks", "not_told"),
     [
-        ("scripts", {"owner", "file system", "rehearsal", "gate.conf", "PrologEpilogTimeout="}),
-        ("one script", {"owner", "file system", "rehearsal", "gate.conf", "PrologEpilogTimeout="}),
+        ("scripts", {"owner", "file system", "test run", "gate.conf", "PrologEpilogTimeout="}),
+        ("one script", {"owner", "file system", "test run", "gate.conf", "PrologEpilogTimeout="}),
         ("state file", {"gres mapping", "GresTypes=", "SlurmdUser=", "rights"}),
     ],
     ids=["scripts", "one script", "state file"],
@@ -173,7 +173,7 @@ def test_what_the_agent_cannot_ask_slurm_is_told(good: Facts) -> None:
     [
         (lambda folder: (folder / "gres.sh").unlink(), "scripts"),
         (lambda folder: (folder / "prolog.sh").chmod(0o644), "scripts"),
-        (lambda folder: (folder / "prolog.sh").write_text("#!/bin/sh\nexit 1\n"), "rehearsal"),
+        (lambda folder: (folder / "prolog.sh").write_text("#!/bin/sh\nexit 1\n"), "test run"),
     ],
     ids=["missing", "not executable", "fails"],
 )
@@ -200,22 +200,22 @@ SPOILED: dict[str, tuple[Callable[[Installed], object], str, Status]] = {
     ),
     "a script is cut off": (
         lambda n: (n.gate.scripts / "gate.sh").write_text((n.gate.scripts / "gate.sh").read_text()[:3000]),
-        "rehearsal",
+        "test run",
         Status.WRONG,
     ),
     "a prolog that does nothing": (
         lambda n: (n.gate.scripts / "prolog.sh").write_text("#!/bin/sh\nexit 0\n"),
-        "rehearsal",
+        "test run",
         Status.WRONG,
     ),
     "a prolog that always fails": (
         lambda n: (n.gate.scripts / "prolog.sh").write_text("#!/bin/sh\nexit 1\n"),
-        "rehearsal",
+        "test run",
         Status.WRONG,
     ),
     "an epilog that fails": (
         lambda n: (n.gate.scripts / "epilog.sh").write_text("#!/bin/sh\nexit 1\n"),
-        "rehearsal",
+        "test run",
         Status.WRONG,
     ),
     "a mode that is not understood": (lambda n: n.gate.set(mode="Gate"), "gate.conf", Status.WRONG),
@@ -327,7 +327,7 @@ def test_what_another_user_may_write_is_not_run(node: Installed) -> None:
     (node.gate.scripts / "gate.sh").write_text(f"true >{canary}\n")
     os.chown(node.gate.scripts / "gate.sh", 65534, 65534)
     found = {item.name: item for item in items(node.facts(), only_node=True)}
-    assert (found["owner"].status, found["rehearsal"].status) == (Status.WRONG, Status.CANNOT_TELL)
+    assert (found["owner"].status, found["test run"].status) == (Status.WRONG, Status.CANNOT_TELL)
     assert not canary.exists()
 
 
@@ -613,7 +613,7 @@ def test_a_rehearsal_writes_nothing_where_the_agent_counts(node: Installed, tmp_
     damaged = shipped.replace("runtime_dir=/*) runtime_dir=$value ;;", f"runtime_dir=/*) echo $runtime_dir >>{seen} ;;")
     assert damaged != shipped
     script.write_text(damaged)
-    assert "rehearsal" in {item.name for item in items(node.facts()) if item.status is Status.WRONG}
+    assert "test run" in {item.name for item in items(node.facts()) if item.status is Status.WRONG}
     places = set(seen.read_text().split())
     assert len(places) == 2  # that of the shipped script, when its settings are read, and that of the rehearsal
     assert next(place for place in places if place != "/run/nodevet").startswith(tempfile.gettempdir())
@@ -661,7 +661,7 @@ def test_a_time_for_prologs_is_that_of_the_sites_own_too(good: Facts) -> None:
         msgspec.structs.replace(good, hooks={**good.hooks, "Epilog": Hook("/site/e.sh")}),
         loading(good, PrologSlurmctld="/site/e.sh"),
     ):
-        for limit, says in (("65534", "set more than /site/e.sh take"), ("30", "30 s, also for /site/e.sh")):
+        for limit, says in (("65534", "more than the time of /site/e.sh"), ("30", "30 s, also for /site/e.sh")):
             found = items(loading(own, PrologEpilogTimeout=limit))
             (item,) = [item for item in found if item.name == "PrologEpilogTimeout="]
             assert says in f"{item.says} {item.next_step}"
@@ -731,7 +731,7 @@ def test_a_rehearsal_that_finds_no_room_is_cannot_tell(node: Installed, monkeypa
     """The folder for temporary files is full, read-only or gone: no bug of ours, and nothing else is left out."""
     monkeypatch.setattr(tempfile, "tempdir", "/nonexistent")
     found = {item.name: item for item in items(node.facts())}
-    assert found["rehearsal"].status is Status.CANNOT_TELL and "/nonexistent" in found["rehearsal"].says
+    assert found["test run"].status is Status.CANNOT_TELL and "/nonexistent" in found["test run"].says
     assert found["scripts"].status is Status.OK
 
 
@@ -770,7 +770,7 @@ def test_the_modes_say_what_they_do_together(good: Facts, site: Mode, writer: st
     facts = msgspec.structs.replace(set_to(good, site, writer=writer, permit=permit), gate={"mode": mode})
     together = dict(modes(facts))["combined effect"]
     closes = mode == "gate" and site is not Mode.OBSERVE and (writer == "drain" or permit == "local")
-    assert together.startswith("a hard fault closes the gate" if closes else "the gate never closes")
+    assert together.startswith("a hard fault closes the gate" if closes else "a hard fault closes no gate")
     assert together.endswith("drains the node") is (writer == "drain" and site is Mode.DRAIN)
 
 
@@ -789,7 +789,7 @@ def test_the_modes_of_each_step_of_the_page_are_ok(good: Facts, writer: str, sit
     ("text", "status", "says"),
     [
         ('mode = "observe"', Status.WARNING, "kernel-log (mode observe)"),
-        ("enabled = false", Status.WARNING, "kernel-log (switched off)"),
+        ("enabled = false", Status.WARNING, "kernel-log (disabled)"),
         ('mode = "gate"', Status.OK, "kernel-log (mode gate)"),
         ('mode = "drain"', Status.OK, ""),
     ],
@@ -801,10 +801,12 @@ def test_a_check_that_was_left_observing_is_told(node: Installed, text: str, sta
     facts = node.facts()
     item = next(item for item in items(facts) if item.name == "modes")
     assert (item.status, item.says) == (status, dict(modes(facts))["combined effect"])
-    assert item.says == "a hard fault closes the gate and drains the node" + (f"; not one of {says}" if says else "")
+    assert item.says == "a hard fault closes the gate and drains the node" + (
+        f", except for faults of {says}" if says else ""
+    )
     assert ("[checks.kernel-log]" in dict(modes(facts))) is bool(says)
     observing = msgspec.structs.replace(facts, gate={"mode": "observe"})
-    assert "not one" in dict(modes(observing))["combined effect"] or not says
+    assert "except for faults of" in dict(modes(observing))["combined effect"] or not says
 
 
 def lent(slot: str) -> Line:
@@ -926,7 +928,7 @@ def test_the_command_prints_a_line_for_each_item_and_exits_by_the_worst(
     words = ["slurm", "check", "--node", "--scripts", str(node.gate.scripts), "--config", str(node.file)]
     assert main(words) == 0
     told = capsys.readouterr().out
-    for name in ("scripts", "owner", "rehearsal", "gate.conf", "runtime_dir", "state file", "claims", "gres mapping"):
+    for name in ("scripts", "owner", "test run", "gate.conf", "runtime_dir", "state file", "claims", "gres mapping"):
         assert re.search(rf"^{re.escape(name)} +ok ", told, re.MULTILINE)
     assert "this command checked one node" in told
     node.gate.set(mode="Gate")

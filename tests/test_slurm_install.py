@@ -404,7 +404,7 @@ def test_what_leads_to_a_network_file_system_is_told(
     monkeypatch.setattr(
         "nodevet.agent.slurm.survey.file_system_of", lambda path: "nfs4" if share in (path, *path.parents) else "ext4"
     )
-    assert placed(capsys, gate.scripts) == ("ok", "of this node")
+    assert placed(capsys, gate.scripts) == ("ok", "local")
     if name == "runtime_dir":
         gate.set(runtime_dir=share / "run")
     else:

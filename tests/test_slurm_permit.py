@@ -157,7 +157,7 @@ def test_each_partition_of_the_node_has_the_limits_of_its_own_size() -> None:
         ("", 100, 2), ("main", 100, 2), ("small", 4, 1),
     ]  # fmt: skip
     assert not permits(found)
-    assert "1 of 4 nodes of partition small are closed by nodevet, and the limit is 1" in found[2].words
+    assert "nodevet has closed 1 of 4 nodes of partition small, limit 1" in found[2].words
 
 
 @pytest.mark.parametrize("state", ["DOWN", "POWERED_DOWN", "POWERING_DOWN"])

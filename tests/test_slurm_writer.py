@@ -553,7 +553,7 @@ def test_the_limit_stops_the_drain_and_is_told() -> None:
     done = writer(slurm, maximum_drained_ratio=0.25).step(FAILED)
     assert (slurm.writes, skips(done), done.status.limit_reached) == ([], {"limit": 1}, True)
     assert slurm.calls == ["read", "read_all"], "a node that is refused writes nothing"
-    assert "1 of 3 nodes of the cluster are closed by nodevet, and the limit is 1" in done.status.doing
+    assert "nodevet has closed 1 of 3 nodes of the cluster, limit 1" in done.status.doing
     assert (done.status.permit.held, done.status.permit.why in done.status.doing) == (False, True)
 
 
@@ -738,7 +738,7 @@ def test_a_name_of_another_node_gives_no_permit_and_writes_nothing(mode: Mode) -
     for _ in range(2):
         done = other.step(fault)
     assert (skips(done), done.status.permit.held, done.memory.permit) == ({"other_node": 3}, False, "")
-    assert "this machine is its node n2" in done.status.permit.why
+    assert "this machine is node n2" in done.status.permit.why
     now = [0.0]
     healthy = writer(slurm, host="n2", clock=lambda: now[0])
     for now[0] in (0.0, 400.0, 800.0):

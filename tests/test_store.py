@@ -395,11 +395,11 @@ def test_damage_that_a_start_does_not_meet_is_found_after_it(path: Path, damage:
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
-        (delete_row, "1 rows of the journal are missing"),
-        (flip_payload, "1 rows of the journal are damaged"),
-        (flip_state, "the state of 1 findings is damaged, restored from the journal"),
+        (delete_row, "1 row of the journal missing or changed"),
+        (flip_payload, "1 damaged row of the journal"),
+        (flip_state, "the state of 1 finding is damaged, restored from the journal"),
         (flip_memory, "memory of round is damaged and is reset"),
-        (flip_result, "1 results of loads are damaged"),
+        (flip_result, "1 damaged result of loads"),
     ],
 )
 def test_a_damaged_row_costs_itself(path: Path, damage: Callable[[Path], None], words: str) -> None:
@@ -656,7 +656,7 @@ def test_a_damaged_sum_of_the_journal_costs_no_episode(path: Path, column: str, 
         shell.execute(f"UPDATE journal_sum SET {column} = {value}")  # noqa: S608 (ours)
     store = open_store(path).store
     store.save_round([noted(8)], {}, time=moment(8))
-    assert "missing or were changed" in looked_through(store)
+    assert "missing or changed" in looked_through(store)
     store.save_round([noted(9)], {}, time=moment(9))
     store.close()
     again = open_store(path).store

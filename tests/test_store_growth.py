@@ -335,7 +335,7 @@ def test_a_row_that_is_missing_or_damaged_in_an_old_database_is_told(path: Path)
     store = open_store(path).store
     assert {entry.key.code: entry.state for entry in store.load_episodes()}["nvidia.xid.79"] is OPEN
     told = "; ".join(look_through(store))
-    assert "1 rows of the journal are damaged" in told and "1 rows of the journal are missing" in told
+    assert "1 damaged row of the journal" in told and "1 row of the journal missing or changed" in told
     assert look_through(store) == []
     store.close()
 

@@ -250,7 +250,7 @@ def test_a_word_whose_fault_is_not_there_is_on_every_surface(number: int) -> Non
     assert "note: cable <b>ordered</b>" in text
     assert ", 1 acknowledged" not in devices_table(document)
     page = page_of(snapshot)
-    assert page.count("is not present now, and a return is acknowledged too: acknowledged by uid 7") == min(number, 5)
+    assert page.count("is not present now, and its return is acknowledged: acknowledged by uid 7") == min(number, 5)
     assert ("3 more acknowledge the return of cleared faults" in page) is (number == 8)
     report = render(from_snapshot(snapshot))
     assert report.count("acknowledged, not seen now") == number

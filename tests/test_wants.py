@@ -36,12 +36,12 @@ Answer = TypeVar("Answer")
 
 FULL = "the disk of /dev/shm is full"
 CRASHES = {
-    "abort": "in: fake_read(b, fast), but the disk of /dev/shm is full; it said last: driver: assertion failed",
+    "abort": "in: fake_read(b, fast), but the disk of /dev/shm is full; its last message: driver: assertion failed",
     "segv": "was killed by SIGSEGV in: fake_read(b, fast), but the disk of /dev/shm is full",
     "bus": "was killed by SIGBUS in: fake_read(b, fast), but the disk of /dev/shm is full",
     "ill": "was killed by SIGILL in: fake_read(b, fast), but the disk of /dev/shm is full",
     "exit": "ended with status 3 in: fake_read(b, fast), but the disk of /dev/shm is full",
-    "say": "for lack of space on a disk; it said last: write: No space left on device; the disk of /dev/shm is full",
+    "say": "for lack of space on a disk; its last message: write: No space left on device; the disk of /dev/shm is",
 }
 NO_SPACE = "write: No space left on device"
 
@@ -66,7 +66,7 @@ def test_words_of_a_full_disk_excuse_a_crash_three_times(bench: Bench) -> None:
     bench.write(words=NO_SPACE)
     for times in range(1, 4):
         fall(bench, "say")
-        assert "for lack of space on a disk; it said last: write: No space left on device; see df -h and" in said(bench)
+        assert "for lack of space on a disk; its last message: write: No space left on device; see df -h" in said(bench)
         assert (bench.status().witnessed, is_hard(bench)) == (0, False)
         rise(bench, 61.0 * times)
     for hard in (False, True):
@@ -81,7 +81,7 @@ def test_no_board_makes_a_disk_refuse_to_be_written(bench: Bench, words: str) ->
     bench.write(words=words)
     for times in range(1, 6):
         fall(bench, "say")
-        assert f"for lack of permission to write to a disk; it said last: {words}; see /proc/mounts" in said(bench)
+        assert f"for lack of permission to write to a disk; its last message: {words}; see /proc/mounts" in said(bench)
         assert (bench.status().witnessed, is_hard(bench)) == (0, False)
         rise(bench, 61.0 * times)
 
@@ -109,7 +109,7 @@ def test_a_file_that_may_grow_no_further_is_no_crash_of_the_driver(bench: Bench)
         assert pid is not None
         resource.prlimit(pid, resource.RLIMIT_FSIZE, (1 << 30, 1 << 30))
         fall(bench, "segv")
-        assert "but it ran under an RLIMIT_FSIZE of 1073741824 bytes, and may have been refused room" in said(bench)
+        assert "but it ran with the limit RLIMIT_FSIZE of 1073741824 bytes, which may be too small" in said(bench)
         assert bench.status().witnessed == 0
         rise(bench)
 
@@ -286,7 +286,7 @@ def test_threads_that_a_users_limit_refuses_are_seen(
     (tmp_path / "loadavg").write_text("0.00 0.01 0.05 1/990 12345\n")
     shortage = Surroundings(tmp_path, tmp_path / "groups").shortages.task_shortage()
     assert shortage == (
-        f"it may have been refused a thread: its user has 90 of 100 (ulimit -u): {STEP}" if short else ""
+        f"it may have failed to start a thread: its user has 90 of 100 (ulimit -u): {STEP}" if short else ""
     )
 
 
@@ -338,7 +338,7 @@ def test_a_library_that_refuses_for_a_full_disk_is_no_word_of_the_driver(
         assert (FULL in told.detail) is bool(shortage)
 
 
-FSIZE = "RLIMIT_FSIZE of 4096 bytes, and may have been refused room in a file"
+FSIZE = "RLIMIT_FSIZE of 4096 bytes, which may be too small for a file"
 
 
 @pytest.mark.parametrize("kind", sorted(REFUSALS))
@@ -369,7 +369,9 @@ def test_a_driver_that_is_refused_memory_or_files_calls_any_board_lost(
     assert wants.behind(cast(Child, SimpleNamespace(tight_limit="")), FailureKind.LOST) == ""
     if want != "limit":
         monkeypatch.setattr(Wants if want == "_refused" else Shortages, want, lambda *_: FULL)
-    assert wants.behind(child, FailureKind.LOST) == ("it ran under an RLIMIT_NOFILE of 24" if want == "limit" else FULL)
+    assert wants.behind(child, FailureKind.LOST) == (
+        "it ran with the limit RLIMIT_NOFILE of 24" if want == "limit" else FULL
+    )
 
 
 def test_a_limit_on_the_size_of_files_hides_no_other_limit() -> None:
@@ -379,4 +381,4 @@ def test_a_limit_on_the_size_of_files_hides_no_other_limit() -> None:
             resource.prlimit(process.pid, limit, (64, 64))
         told = tight_limit(process.pid)
         process.kill()
-    assert told == "RLIMIT_NOFILE of 64, and may have been refused files: raise LimitNOFILE"
+    assert told == "RLIMIT_NOFILE of 64, which may be too few files: raise LimitNOFILE"

@@ -17,6 +17,7 @@ from nodevet.checks.backends.base import BackendError
 from nodevet.checks.backends.command.backend import CommandSpec, identity, runner, taken
 from nodevet.checks.backends.command.schema import readings_schema
 from nodevet.checks.backends.command.unread_values import Mended, usable
+from nodevet.checks.core.counts import count_of
 from nodevet.checks.core.errors import UsageError
 from nodevet.checks.core.model import ReadingStatus
 from nodevet.checks.core.readings import Mistake, doubts, reading_of
@@ -106,7 +107,7 @@ def _accepted(shown: str, found: Mended, mistakes: tuple[Mistake, ...], spec: Co
     doubtful = doubts(document)
     for doubt in doubtful:
         say(f"{shown}: {doubt}")
-    say(f"{shown}: accepted, {len(document.devices)} devices, {len(document.events)} events")
+    say(f"{shown}: accepted, {count_of(len(document.devices), 'device')}, {count_of(len(document.events), 'event')}")
     rows = []
     for device in document.devices:
         measured = sum(reading_of(entry).status is ReadingStatus.OK for entry in device.readings)

@@ -155,7 +155,7 @@ def _read(path: Path, *, required: bool) -> dict[str, Any] | None:
         return decoded_toml(_content(path).decode("utf-8"))
     except FileNotFoundError as error:
         if required:
-            raise ConfigurationError(f"{path}: no such file: name one that exists, or leave --config out") from error
+            raise ConfigurationError(f"{path}: no such file: name an existing file, or omit --config") from error
         return None
     except OSError as error:
         kind = ConfigurationError if error.errno in CHOSEN else UnreadableConfigurationError

@@ -59,7 +59,7 @@ class Session:
         """Send a request without waiting for its answer. Raises UsageError where a word of it is no text."""
         for name, value in arguments.items():
             if isinstance(value, str) and not _is_text(value):
-                raise UsageError(f"{verb}: the {name} is not UTF-8 text: type it anew, or set a UTF-8 locale")
+                raise UsageError(f"{verb}: the {name} is not UTF-8 text: type it again, or set a UTF-8 locale")
         try:
             self._socket.sendall(json.dumps({**arguments, "verb": verb}).encode() + b"\n")
         except (BrokenPipeError, ConnectionResetError):

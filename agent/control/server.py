@@ -232,7 +232,7 @@ class Control(Service):
             request = msgspec.json.decode(line)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             # The decoder leaves text that is not UTF-8, and nesting without end, to Python's own errors.
-            return _error("bad_request", f"no JSON: {error}")
+            return _error("bad_request", f"not valid JSON: {error}")
         if not isinstance(request, dict) or not isinstance(request.get("verb"), str):
             return _error("bad_request", 'expected {"verb": "...", ...}')
         name = request.pop("verb")
@@ -240,7 +240,7 @@ class Control(Service):
         if verb is None:
             return _error("unknown_verb", f"no verb {name!r}, {suggestion(name, self._verbs)}")
         if verb.changes and connection.peer.uid not in self._trusted:
-            return _error("denied", f"{name} changes the node: ask root, or the user that the agent runs as")
+            return _error("denied", f"{name} changes the node: run it as root, or as the user of the agent")
         unknown = [key for key in request if key not in verb.arguments.__struct_fields__]
         if unknown:
             hint = suggestion(unknown[0], verb.arguments.__struct_fields__)

@@ -51,7 +51,7 @@ class RuntimeDirectory(Service):
         times = "" if self._times == 1 else f" {self._times} times"
         return (
             f"{self._path} was removed{times} while the agent ran, and recreated: claims of jobs that ran then are "
-            "lost; keep cleaners of temporary files away from it"
+            "lost; exclude it from the cleaning of temporary files"
         )
 
     def before_judging(self) -> None:

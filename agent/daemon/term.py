@@ -25,7 +25,7 @@ def checked_note(text: str) -> str:
     """Return the note *text* without space around it. Raises UsageError where it is empty, too long or not one line."""
     note = text.strip()
     if not note:
-        raise UsageError("ack: the note is empty: say who looked and what was done")
+        raise UsageError("ack: the note is empty: write who checked the fault and what was done")
     if len(note) > LONGEST_NOTE:
         raise UsageError(f"ack: the note has {len(note)} characters, at most {LONGEST_NOTE}: name the ticket instead")
     if not note.isprintable():
@@ -45,7 +45,7 @@ def end_of(text: str, now: Instant) -> Instant:
             " or 2026-12-01T08:00Z (UTC)"
         )
     if seconds <= 0:
-        raise UsageError(f"ack: --until {text}: that is not after now, {date_words(now)}: write a later date")
+        raise UsageError(f"ack: --until {text}: it is not after now, {date_words(now)}: write a later date")
     if seconds > LONGEST_SECONDS:
         raise UsageError(f"ack: --until {text}: at most {LONGEST_SECONDS / 86_400:.0f} days: write an earlier date")
     return later(now, seconds)

@@ -128,28 +128,28 @@ def _ack(served: Served, call: Call) -> None:
     if is_covering(shown) and until is None:
         covers = covering_end(shown)
         end = "" if covers is None else f" until {date_words(covers)}"
-        words = f"{key} is not present now, and a return is acknowledged too{end}"
-        raise UsageError(f"ack: {words}: give --until to change that")
+        words = f"{key} is not present now, and its return is acknowledged{end}"
+        raise UsageError(f"ack: {words}: set --until to change this")
     actor = f"uid {call.peer.uid}"
     if call.peer.uid == 0 and wanted.sudo_uid is not None:
         actor += f" (sudo by uid {wanted.sudo_uid})"
     episode = served.acknowledge(key, note=note, actor=actor, knew=partial(was_seen, shown), until=until)
     if episode is None:
-        raise UsageError(f"ack: {key} is not confirmed yet, or is no more what was shown a moment ago: look again")
+        raise UsageError(f"ack: {key} is not confirmed yet, or has changed since it was shown: run nodevet status")
     message = f"acknowledged: {episode.key}; {_term(episode)}"
     served.when_kept(lambda trouble: call.answer({"acknowledged": True, "message": _with(message, trouble)}))
 
 
 def _with(message: str, trouble: str) -> str:
     """Return *message* with what is wrong where what it tells could not be kept."""
-    return f"{message}; not kept, a crash would lose it: {trouble}" if trouble else message
+    return f"{message}; not stored: a crash would lose it: {trouble}" if trouble else message
 
 
 def _with_notice(burn_in: BurnInDocument, trouble: str) -> BurnInDocument:
     """Return *burn_in* with what is wrong among the agent's notices, where its results could not be kept."""
     if not trouble or burn_in.agent is None:
         return burn_in
-    notice = f"the results are not kept by the agent, a crash would lose them: {trouble}"
+    notice = f"the agent has not stored the results: a crash would lose them: {trouble}"
     agent = msgspec.structs.replace(burn_in.agent, notices=(*burn_in.agent.notices, notice))
     return msgspec.structs.replace(burn_in, agent=agent)
 
@@ -195,7 +195,7 @@ def _lease(served: Served, call: Call) -> None:
     wanted: LeaseArguments = call.arguments
     _refuse_simulated(served, "burn-in")
     if served.loads.stop_probe("gives way to a burn-in"):
-        raise BusyError("burn-in: the agent's probe is ending: ask again in two seconds")
+        raise BusyError("burn-in: the agent's probe is ending: try again in two seconds")
     snapshot = served.snapshot
     devices = _targets(snapshot, wanted.devices)
     reason = busy_reason(snapshot, devices)
@@ -244,7 +244,7 @@ def _result(served: Served, call: Call) -> None:
         return
     burn_in = served.loads.take_results(wanted.results, wanted.plan)
     if burn_in is None:
-        raise BusyError("result: the agent's own probe runs, so these results are of no load that it granted")
+        raise BusyError("result: the agent's own probe runs, and it granted no lease for these results")
     served.when_kept(lambda trouble: call.answer(msgspec.to_builtins(_with_notice(burn_in, trouble))))
 
 

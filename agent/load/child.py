@@ -206,10 +206,10 @@ class LoadChild:
         """Learn that the process is gone."""
         self._ended = True
         if not self.detail and (self._job is not None or ended.status):
-            last = f"; it said last: {said}" if (said := self._child.tail.last) else ""
+            last = f"; its last message: {said}" if (said := self._child.tail.last) else ""
             self.detail = f"the load {ended}{self._in_call()}{last}"
             if ended.signal == signal.SIGKILL and not self._gave_up:
-                self.detail += ": by the out of memory killer, a person or an oops; read the kernel log (dmesg)"
+                self.detail += ": by the OOM killer, a person or a kernel oops; read the kernel log (dmesg)"
                 self._killed = True
         elif not self.detail and self.results:
             self.detail = self.results[-1].detail  # it ended by itself, and said why

@@ -333,13 +333,13 @@ class Blame:
 
     def ended(self, child: Child, end: Exit) -> Fallen:
         """Return the meaning of *child* exiting without a request."""
-        said = f"; it said last: {child.tail.last}" if child.tail.last else ""
+        said = f"; its last message: {child.tail.last}" if child.tail.last else ""
         where = f"in: {child.call}" if child.in_call else f"outside of any driver call (last: {child.call})"
         if child.was_ended:
             return self._ours("closed its channel and was terminated" + said)
         if end.signal == signal.SIGKILL:
             return _soft(
-                f"{self._name} was killed by SIGKILL {_while(child)}: by the out of memory killer, a person or an "
+                f"{self._name} was killed by SIGKILL {_while(child)}: by the OOM killer, a person or a kernel "
                 "oops; see `journalctl -k`"
             )
         if loaded := self._of_files():

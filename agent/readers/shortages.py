@@ -108,7 +108,7 @@ class Shortages:
         if committed is None or limit is None or committed < COMMITTED_RATIO * limit:
             return ""
         return (
-            f"memory may have been refused to it: {committed} of {limit} kB are committed (/proc/meminfo), and "
+            f"it may have failed to allocate memory: {committed} of {limit} kB are committed (/proc/meminfo), and "
             "vm.overcommit_memory is 2: end the programs that reserve so much"
         )
 
@@ -119,11 +119,11 @@ class Shortages:
         limits = (number_of(text_of(self._proc / "sys/kernel" / name).strip()) for name in ("pid_max", "threads-max"))
         limit = min((limit for limit in limits if limit is not None), default=None)
         if threads is not None and limit is not None and threads >= TASKS_RATIO * limit:
-            return f"it may have been refused a thread: {threads} of {limit} exist: see kernel.pid_max and threads-max"
+            return f"it may have failed to start a thread: {threads} of {limit} exist (kernel.pid_max, threads-max)"
         for group in limiting_groups(self._proc, self._cgroups, "pids", "pids.max"):
             now, most = (number_of(text_of(group / name).strip()) for name in ("pids.current", "pids.max"))
             if now is not None and most is not None and now >= TASKS_RATIO * most:
-                return f"it may have been refused a thread: {now} of {most} exist ({group}/pids.max): raise TasksMax"
+                return f"it may have failed to start a thread: {now} of {most} exist ({group}/pids.max): raise TasksMax"
         return self._users_shortage(threads)
 
     def _users_shortage(self, threads: int | None) -> str:
@@ -140,7 +140,7 @@ class Shortages:
         own = sum(int(number) for text in texts if _user(text) == user for number in THREADS.findall(text))
         if own < TASKS_RATIO * most:
             return ""
-        return f"it may have been refused a thread: its user has {own} of {most} (ulimit -u): raise LimitNPROC"
+        return f"it may have failed to start a thread: its user has {own} of {most} (ulimit -u): raise LimitNPROC"
 
     def _read(self, pid: int | str, name: str) -> str:
         return text_of(self._proc / str(pid) / name)

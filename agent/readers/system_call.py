@@ -100,13 +100,13 @@ COMPUTES = Wait(Leads.LIBRARY)
 
 SLOW_DISK = "check disks and network file systems, and whether one is frozen (fsfreeze)"
 SILENT_PROGRAM = "check the system log and the daemons of the driver"
-NO_WITNESS = "no witness shows that it waits for the driver; see its stack (/proc/PID/stack) as root"
-SLEEPS = Wait(Leads.UNSURE, f"it waits for a time and asks again: {NO_WITNESS}", "sleep")
+NO_WITNESS = "nothing proves that it waits for the driver; see its stack (/proc/PID/stack) as root"
+SLEEPS = Wait(Leads.UNSURE, f"it sleeps and asks again: {NO_WITNESS}", "sleep")
 """A wait with a limit: the kernel does not show who is asked then. Another part that waits for the driver does."""
 
 HIDDEN = Wait(
     Leads.HIDDEN,
-    "the kernel does not show what it waits for, so that no witness blames the driver: give the agent CAP_SYS_PTRACE, "
+    "the kernel does not show what it waits for, so the driver is not blamed: give the agent CAP_SYS_PTRACE, "
     "and see kernel.yama.ptrace_scope",
 )
 

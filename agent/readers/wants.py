@@ -34,7 +34,7 @@ class Wants:
         If the library *said* so, a machine with little left is enough. *files* were mapped and written by it.
         """
         if child.tight_limit:
-            return f"it ran under an {child.tight_limit}"
+            return f"it ran with the limit {child.tight_limit}"
         around = self._around
         return (
             around.commit_shortage()
@@ -54,7 +54,7 @@ class Wants:
         if kind in SAID_WITHOUT_ASKING:
             return self.seen(child, said=True, files=files)
         if child.tight_limit and not child.tight_limit.startswith(FILE_SIZE):
-            return f"it ran under an {child.tight_limit}"
+            return f"it ran with the limit {child.tight_limit}"
         around = self._around
         looks = (around.commit_shortage, around.descriptor_shortage, around.memory_shortage, self._refused)
         return next(filter(None, (look() for look in looks)), "")

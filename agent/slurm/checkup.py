@@ -71,17 +71,19 @@ def _together(facts: Facts, mode: str) -> str:
     permitted = slurm.permit == "local" or slurm.writer == "drain"
     closes = mode == "gate" and site.rank >= Mode.GATE.rank and permitted
     drains = slurm.writer == "drain" and site is Mode.DRAIN
-    words = ("a hard fault closes the gate" if closes else "the gate never closes for a fault",)
+    effect = (
+        f"{'closes the gate' if closes else 'closes no gate'} and {'drains' if drains else 'does not drain'} the node"
+    )
     apart = ", ".join(f"{name} ({says})" for name, says in _held_back(facts).items())
-    but = f"; not one of {apart}" if apart and (closes or drains) else ""
-    return " and ".join((*words, "drains the node" if drains else "nodevet drains nothing")) + but
+    but = f", except for faults of {apart}" if apart and (closes or drains) else ""
+    return f"a hard fault {effect}{but}"
 
 
 def _held_back(facts: Facts) -> dict[str, str]:
     """Return the checks that are disabled or have a lower mode than the site, each with its setting."""
     site, checks = facts.settings.gate.mode, facts.settings.checks
     lower = {name: entry for name, entry in checks.items() if not entry.enabled or entry.mode.rank < site.rank}
-    return {name: f"mode {entry.mode.value}" if entry.enabled else "switched off" for name, entry in lower.items()}
+    return {name: f"mode {entry.mode.value}" if entry.enabled else "disabled" for name, entry in lower.items()}
 
 
 # On this node.
@@ -121,7 +123,7 @@ def _placed(facts: Facts) -> Item:
         return warning("file system", says, step)
     if isinstance(facts.gate, str):  # also where a script is missing: runtime_dir is unknown then
         return cannot_tell("file system", facts.gate)
-    return ok("file system", "of this node")
+    return ok("file system", "local")
 
 
 def _owned(facts: Facts) -> Item:
@@ -148,13 +150,13 @@ def _owned(facts: Facts) -> Item:
 
 def _rehearsed(facts: Facts) -> Item:
     if isinstance(facts.rehearsal, str):
-        return cannot_tell("rehearsal", facts.rehearsal)
+        return cannot_tell("test run", facts.rehearsal)
     if facts.rehearsal:
         return wrong(
-            "rehearsal", "; ".join(facts.rehearsal), f"copy deploy/slurm to {facts.folder} again. {BY_RENAMING}"
+            "test run", "; ".join(facts.rehearsal), f"copy deploy/slurm to {facts.folder} again. {BY_RENAMING}"
         )
     return ok(
-        "rehearsal",
+        "test run",
         "a copy of the scripts opens the gate on a healthy state and an unknown word, and closes it on a hard fault",
     )
 
@@ -184,7 +186,7 @@ def _runtime(facts: Facts) -> Item:
     if ours != agents:
         return wrong(
             "runtime_dir",
-            f"gate.conf says {ours}, the agent {agents}",
+            f"gate.conf has {ours}, but the agent uses {agents}",
             f"set runtime_dir={agents} in gate.conf, so that the prolog finds the state file",
         )
     return ok("runtime_dir", ours)
@@ -214,7 +216,7 @@ def _claims(facts: Facts) -> Item:
     if entry.uid != facts.state_uid:
         return wrong(
             "claims",
-            f"{entry.path} is of uid {entry.uid}, the state file of uid {facts.state_uid}",
+            f"{entry.path} belongs to uid {entry.uid}, and the state file to uid {facts.state_uid}",
             "check and remove it, then restart the agent",
         )
     return ok("claims", entry.path)
@@ -230,7 +232,7 @@ def _consistent(facts: Facts) -> Item:
         return cannot_tell("modes", facts.running, "systemctl restart nodevet")
     others = facts.running.others(facts.settings) if facts.running else ""
     if others:
-        return wrong("modes", others, "systemctl restart nodevet: a reload does not take up [slurm]")
+        return wrong("modes", others, "systemctl restart nodevet: a reload does not load [slurm]")
     if mode == "gate" and site is Mode.OBSERVE:
         return warning(
             "modes", together, 'mode=gate in gate.conf has no effect while [gate] mode = "observe" in nodevet.toml'
@@ -277,7 +279,7 @@ def _agent(facts: Facts) -> Iterator[Item]:
         step = "run scontrol as the unit does: slurm.conf must be readable for all, and outside of /home and /root"
         yield warning("agent", running.trouble, step)
     else:
-        yield ok("agent", "had no trouble with SLURM")
+        yield ok("agent", "reports no problem with SLURM")
 
 
 # In the cluster.
@@ -398,14 +400,14 @@ def _patience(facts: Facts, config: Mapping[str, str]) -> Iterator[Item]:
         yield warning(
             f"{name}=",
             f"{config.get(name, 'not shown')}: a hung file system blocks a node without limit",
-            f"set more than {own} take, and than {needs}: SLURM kills a script that takes longer, and drains the node"
+            f"set more than {needs} and more than the time of {own}: SLURM kills a slower script and drains the node"
             if own
             else "set 30",
         )
     elif limit <= needs:
         yield wrong(
             f"{name}=",
-            f"{limit} s, and the prolog may wait {needs} s: SLURM kills it then, and drains the node",
+            f"{limit} s, but the prolog may wait {needs} s: SLURM then kills it and drains the node",
             f"set more than {needs}, such as {max(30, needs + 10)}",
         )
     elif isinstance(facts.gate, str):
@@ -446,7 +448,7 @@ def _slurmd_user(facts: Facts, config: Mapping[str, str]) -> Item:
     if int(uid[1]) != agents:
         return wrong(
             "SlurmdUser=",
-            f"{user} runs the prolog, and the agent runs as uid {agents}: it ignores the state file and logs nothing",
+            f"{user} runs the prolog, the agent has uid {agents}: the prolog ignores the state file and logs nothing",
             "run slurmd and the agent as root",
         )
     return ok("SlurmdUser=", user)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from nodevet.checks.core.counts import count_of
 from nodevet.exporters.statefile.reader import Absent
 
 from .facts import Facts, Item, cannot_tell, ok, warning, wrong
@@ -38,7 +39,7 @@ def mapping(facts: Facts) -> Item:
     if set(numbers) - set(read) or len(set(numbers)) < len(numbers) or len(read) < len(known):
         return wrong(
             "gres mapping",
-            f"the GPUs in SLURM map to the device numbers {_listed(numbers)}, and nodevet reads {_listed(read)}",
+            f"the GPUs in SLURM map to the device numbers {_listed(numbers)}, but nodevet reads {_listed(read)}",
             f"correct File= in {facts.gres_path}, or set gpus= in gate.conf",
         )
     if unlisted:
@@ -48,7 +49,7 @@ def mapping(facts: Facts) -> Item:
             "add them; SLURM gives unlisted devices to no job",
         )
     how = "by PCI address" if order == "pci" else "by device number"
-    return ok("gres mapping", f"{len(numbers)} GPUs {how}: {_listed(numbers)}{_by(facts)}")
+    return ok("gres mapping", f"{count_of(len(numbers), 'GPU')} {how}: {_listed(numbers)}{_by(facts)}")
 
 
 def _by(facts: Facts) -> str:
@@ -73,7 +74,7 @@ def gres_types(facts: Facts, config: Mapping[str, str]) -> Item:
     if not loaded and "gpu" in facts.written.get("grestypes", "").split(","):
         return wrong(
             "GresTypes=",
-            "slurm.conf has gpu, slurmctld has not loaded it",
+            "slurm.conf has gpu, but slurmctld has not loaded it",
             f"{RESTARTS}; scontrol reconfigure does not load a new GresTypes",
         )
     if isinstance(facts.state, Absent):
@@ -81,13 +82,13 @@ def gres_types(facts: Facts, config: Mapping[str, str]) -> Item:
     if not loaded or facts.gres_of_node is None:
         return warning(
             "GresTypes=",
-            "SLURM knows of no GPUs here: every GPU of the node counts for every job",
-            f"GresTypes=gpu, Gres= of the node, and gres.conf on each node; then {RESTARTS}",
+            "SLURM has no GPUs for this node: every GPU of the node counts for every job",
+            f"set GresTypes=gpu, Gres= of the node, and gres.conf on each node; then {RESTARTS}",
         )
     if gpus not in (has, placed):
         return warning(
             "GresTypes=",
-            f"SLURM knows {gpus} GPUs of {facts.node}, nodevet {has} accelerators",
+            f"SLURM has {count_of(gpus, 'GPU')} for {facts.node}, but nodevet reads {count_of(has, 'accelerator')}",
             "compare Gres= of the node with nodevet devices",
         )
-    return ok("GresTypes=", f"gpu is loaded, {gpus} GPUs on {facts.node}")
+    return ok("GresTypes=", f"gpu is loaded, {count_of(gpus, 'GPU')} on {facts.node}")

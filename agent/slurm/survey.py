@@ -1,6 +1,6 @@
 """Reads the facts for `nodevet slurm check`: scripts, settings, the state file, and SLURM's answers.
 
-The installed scripts run only if nobody except root and the agent's user can have written them: a rehearsal with copies
+The installed scripts run only if nobody except root and the agent's user can have written them: a test run with copies
 in a temporary folder, and their own parsing of gate.conf and gres.conf, so that no second parser can differ.
 """
 
@@ -63,9 +63,9 @@ done
 """
 
 STATE = """\
-{verdict} {expires} 1 a rehearsal
-{form} {boot} real running idle {hard} none {fresh} rehearsal
-node - - {verdict} {hard} none node a rehearsal
+{verdict} {expires} 1 a test run
+{form} {boot} real running idle {hard} none {fresh} test
+node - - {verdict} {hard} none node a test run
 end 3
 """
 
@@ -289,7 +289,7 @@ def _rehearsal(folder: Path) -> tuple[str, ...] | str:
     Or why they cannot run: /tmp may be full or read-only.
     """
     try:
-        with tempfile.TemporaryDirectory(prefix="nodevet-rehearsal-") as name:
+        with tempfile.TemporaryDirectory(prefix="nodevet-test-") as name:
             home = Path(name)
             (home / "run" / "claims").mkdir(parents=True)
             for script in SCRIPTS:

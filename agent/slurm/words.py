@@ -23,18 +23,18 @@ WORDS = {
     Why.CHANGED: "does not drain yet: the node changed during the query",
     Why.CONTENDED: "does not drain yet: other nodes request a permit at the same time",
     Why.UNSETTLED: "does not request a permit yet: an earlier write to SLURM got no answer and may still take effect",
-    Why.UNVERIFIED: "wrote the drain, and SLURM does not show it",
+    Why.UNVERIFIED: "wrote the drain, but SLURM does not show it",
 }
 """For people; the other causes have messages of their own."""
 
 
 def returned_words(node: str, after: str, due: tuple[Episode, ...]) -> str:
     """Return the message, with commands, for *node* in service *after* a cause that is no person, with faults *due*."""
-    typed = (f"nodevet ack {command_words(fault.key)} --note 'who looked, what was done'" for fault in due)
+    typed = (f"nodevet ack {command_words(fault.key)} --note 'who checked the fault, what was done'" for fault in due)
     commands = "; ".join(islice(typed, MOST_COMMANDS))
     if len(due) > MOST_COMMANDS:
         commands += f"; likewise for {len(due) - MOST_COMMANDS} more, see nodevet status"
     return (
-        f"{node} was in service again after {after}, which acknowledges nothing;"
-        f" if a person resumed it, type: {commands}"
+        f"SLURM returned {node} to service after {after}, which acknowledges nothing;"
+        f" if a person resumed the node, type: {commands}"
     )

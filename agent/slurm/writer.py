@@ -297,11 +297,11 @@ class Writer:
         if not self._machine:
             return False  # a node name in SLURM may differ from the host name
         self._skip(Why.OTHER_NODE)
-        words = f"SLURM's node {node.name} is {node.host}, and this machine is its node {self._machine}"
+        words = f"in SLURM, node {node.name} is the host {node.host}, and this machine is node {self._machine}"
         self._remember(permit="")
         local = self._settings.permit == "local"
         permit = self.status.permit if local else Permit(why=f"{words}: correct slurm.node_name")
-        self._say(f"does nothing: {words}: correct slurm.node_name", permit=permit)
+        self._say(f"does not write: {words}: correct slurm.node_name", permit=permit)
         return True
 
     def _due(self, faults: tuple[Episode, ...]) -> tuple[Episode, ...]:
@@ -340,7 +340,7 @@ class Writer:
     def _write(self, node: NodeState, decision: Decision, modes: Modes) -> Work:
         """Write *decision* if it is permitted; return the time until the next reading (s)."""
         name, reason = self.status.node, decision.reason
-        self._say(f"about to {decision.step.value} with: {reason}", wanted=reason)
+        self._say(f"about to {decision.step.value} with the reason: {reason}", wanted=reason)
         if self._unseen:
             # SLURM accepted a drain and has never shown it.
             self._unseen = False

@@ -13,6 +13,7 @@ from contextlib import closing
 from pathlib import Path
 
 from nodevet.checks.core.clock import SystemClock
+from nodevet.checks.core.counts import count_of
 from nodevet.checks.core.errors import StoreError
 from nodevet.checks.core.model import Episode
 
@@ -58,9 +59,10 @@ def _begin_anew(path: Path, version: int) -> str:
         aside = exchange(real, fresh, now.wall_seconds, version)
     finally:
         os.close(held)
+    copied = count_of(len(episodes), "open finding")
     return (
-        f"{path}: written by a newer nodevet (schema version {version}), kept as {aside}: {len(episodes)} open findings"
-        f" continue in a new database{lost}; read older history with the newer nodevet"
+        f"{path}: written by a newer nodevet (schema version {version}), kept as {aside}: {copied}"
+        f" copied to a new database{lost}; read older history with the newer nodevet"
     )
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+from nodevet.checks.core.counts import count_of
 from nodevet.checks.core.documents import decoded
 from nodevet.checks.core.errors import ModelError, StoreError
 from nodevet.checks.core.model import Episode, EpisodeState, Key
@@ -85,7 +86,7 @@ def read_mirror(path: Path) -> Mirror | None:
         raise StoreError(f"{path}: malformed ({error}): check and remove it") from error
     read = [_episode(raw) for raw in found.episodes]
     bad = [episode for episode in read if isinstance(episode, str)]
-    notice = f"{path}: {len(bad)} findings cannot be read and are not counted ({bad[0]})" if bad else ""
+    notice = f"{path}: cannot read {count_of(len(bad), 'finding')}, not counted ({bad[0]})" if bad else ""
     ended = tuple(entry for entry in map(_episode, found.ended) if isinstance(entry, Episode))
     return Mirror(found.boot_id, tuple(episode for episode in read if isinstance(episode, Episode)), notice, ended)
 

@@ -21,6 +21,7 @@ from typing import Any
 
 import msgspec
 
+from nodevet.checks.core.counts import count_of
 from nodevet.checks.core.errors import StoreError
 from nodevet.checks.core.model import Device, Episode, EpisodeState, Instant, Key, Result
 from nodevet.checks.engine.retest import is_same_run
@@ -354,9 +355,8 @@ class Store:
         rows = self.statements.rows("SELECT code, device, part, payload, number, checksum FROM state")
         found = [self._state_row(row) for row in rows]
         if None in found:
-            self.notices.append(
-                f"{self.path}: the state of {found.count(None)} findings is damaged, restored from the journal"
-            )
+            damaged = count_of(found.count(None), "finding")
+            self.notices.append(f"{self.path}: the state of {damaged} is damaged, restored from the journal")
             with self.statements.transaction() as run:
                 fill_state(self._connection)
                 rows = run("SELECT code, device, part, payload, number, checksum FROM state").fetchall()

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from nodevet.checks.core.counts import count_of
 from nodevet.checks.core.errors import BusyError, StoreError
 from nodevet.checks.core.model import Episode, Key
 from nodevet.checks.system.background import Background
@@ -86,15 +87,15 @@ class Tender:
             after = self._look(after)
             yield ""
         if self._damaged:
-            yield f"{self._path}: {self._damaged} rows of the journal are damaged, and left out of the history"
+            yield f"{self._path}: left out of the history: {count_of(self._damaged, 'damaged row')} of the journal"
         if broken := self._broken_results():
-            yield f"{self._path}: {broken} results of loads are damaged, and left out"
+            yield f"{self._path}: left out: {count_of(broken, 'damaged result')} of loads"
         missing = None
         while missing is None:
             missing = self._missing_rows()
             yield ""
         if missing:
-            yield f"{self._path}: {missing} rows of the journal are missing or were changed"
+            yield f"{self._path}: {count_of(missing, 'row')} of the journal missing or changed"
         check = WholeFile(self._path)
         try:
             while check.running:

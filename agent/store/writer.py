@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from nodevet.checks.core.counts import count_of
 from nodevet.checks.core.errors import BusyError, StoreError
 from nodevet.checks.core.guard import Bug, attempt, culprits
 from nodevet.checks.core.model import Device, Episode, EpisodeState, Instant, Key, Result
@@ -198,7 +199,8 @@ class StoreWriter:
             if over > 0:
                 del self._results[:over]
                 self._results_dropped += over
-                self._incident = f"{self._path}: {self._results_dropped} results of loads are not kept: too many waited"
+                dropped = count_of(self._results_dropped, "result")
+                self._incident = f"{self._path}: not stored: {dropped} of loads, because too many waited"
             self._ask()
 
     def submit_devices(self, devices: Sequence[Device], wall_seconds: float) -> None:

@@ -240,14 +240,14 @@ def _left_out(used: int, of: int) -> str:
     if used == of:
         return ""
     why = "taskset, a job, a container, CPUAffinity=, isolcpus="
-    return f"{of - used} of {of} processors are not for this process ({why})"
+    return f"{of - used} of {of} processors are not available to this process ({why})"
 
 
 def _withheld_time(quota: float | None, cores: int) -> str:
     """Return a text about the processor time that a *quota* withholds from a load; all sockets share it."""
     if quota is None or quota >= cores:
         return ""
-    return f"a quota leaves the time of {quota:g} of {cores} cores to this process (cpu.max, CPUQuota=): lift it"
+    return f"a quota gives this process the time of {quota:g} of {cores} cores (cpu.max, CPUQuota=): remove it"
 
 
 def _topology(cpu: int, name: str, otherwise: str) -> str:

@@ -100,7 +100,7 @@ def _meminfo_available(root: Path) -> int:
         number = value.strip().partition(" ")[0]
         if name == "MemAvailable" and number.isdecimal():
             return int(number) << 10
-    raise RefusedError(f"{root / 'proc/meminfo'} does not tell the available memory; no load is started without it")
+    raise RefusedError(f"{root / 'proc/meminfo'} does not contain the available memory; no load is started without it")
 
 
 def _cgroup_directories(root: Path, controller: str) -> list[Path]:

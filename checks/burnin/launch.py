@@ -53,7 +53,7 @@ def why_not_chosen(device: Device, among: Iterable[Device] = ()) -> str | None:
     if device.shares_uuid or any(chosen_by(other) == name and _board(other) != _board(device) for other in among):
         return "its UUID is also that of another board, so a load cannot choose it: the other one may be loaded"
     is_named = name.startswith(_NAMES)
-    return None if is_named else "it tells no UUID of its own, so a load cannot choose it: another one would be loaded"
+    return None if is_named else "it reports no UUID of its own, so a load could run on another device"
 
 
 def _board(device: Device) -> str:

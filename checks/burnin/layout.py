@@ -139,7 +139,7 @@ def lay_out(
     if most < _LEAST_SLOTS:
         needed = fixed + _LEAST_SLOTS * slot
         raise RefusedError(
-            f"{data_type.name} {m}x{n}x{k} needs {needed >> 20} MiB, {max(0, budget_bytes) >> 20} MiB may be taken; "
+            f"{data_type.name} {m}x{n}x{k} needs {needed >> 20} MiB, {max(0, budget_bytes) >> 20} MiB are available; "
             "free memory or choose a smaller shape"
         )
     batch = max(1, int(BATCH_SECONDS / gemm_seconds))

@@ -117,7 +117,7 @@ class Session:
             raise InterruptionError("asked to stop")
         if self._is_parent_stopped():
             self._interrupted.set()
-            raise InterruptionError("its parent was stopped (Ctrl-Z, SIGSTOP) and could not have it give way to a job")
+            raise InterruptionError("its parent was stopped (Ctrl-Z, SIGSTOP), so it could not yield to a job")
 
     def _is_parent_stopped(self) -> bool:
         """Return whether the parent was stopped by a signal, polled every quarter of a second."""

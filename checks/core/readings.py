@@ -194,11 +194,11 @@ def doubts(document: Document) -> tuple[Mistake, ...]:
         for index, (entry, reading) in enumerate(zip(device.readings, readings, strict=True)):
             place = f"devices[{number}].readings[{index}].value"
             if entry.status is not reading.status:
-                found.append(Mistake(place, f"{entry.quantity}: {reading.detail}: is the unit right?"))
+                found.append(Mistake(place, f"{entry.quantity}: {reading.detail}: check the unit"))
             elif entry.status is ReadingStatus.ERROR and entry.detail.startswith(NO_VALUE):
                 found.append(Mistake(place, entry.detail.removeprefix(NO_VALUE)))
         if readings and not any(reading.status is ReadingStatus.OK for reading in readings):
-            found.append(Mistake(f"devices[{number}]", "has no measured value, so nothing is known of it"))
+            found.append(Mistake(f"devices[{number}]", "has no measured value, so its state is unknown"))
     return tuple(found)
 
 
@@ -220,9 +220,9 @@ def _malformed(data: bytes, reason: str) -> Mistake:
     if "trailing" in reason:
         return Mistake(place, "something follows the document: print exactly one")
     if "truncated" in reason:
-        return Mistake(place, "the document breaks off here: print it whole")
+        return Mistake(place, "the document ends too early: print it completely")
     what = reason.removeprefix("JSON is malformed: ").partition(" (byte")[0].partition(" - at")[0]
-    return Mistake(place, f"no JSON: {what[:1].lower()}{what[1:]}")
+    return Mistake(place, f"not valid JSON: {what[:1].lower()}{what[1:]}")
 
 
 _Struct = TypeVar("_Struct", bound=msgspec.Struct)
@@ -324,7 +324,7 @@ def _unknown_quantity(name: str) -> str:
 def _part_mistakes(part: PartEntry | None, quantity: Quantity) -> Iterator[str]:
     kind = PartKind.DEVICE if part is None else part.kind
     if kind is not quantity.part:
-        yield f"{quantity.key} is about a part of kind {quantity.part.value}, found {kind.value}"
+        yield f"{quantity.key} requires a part of kind {quantity.part.value}, found {kind.value}"
         return
     name, index = ("", None) if part is None else (part.name, part.index)
     if name not in PART_NAMES[kind] and not re.fullmatch(VENDOR_PART[1:-1], name):
@@ -339,7 +339,7 @@ def value_mistakes(entry: ReadingEntry, quantity: Quantity) -> Iterator[str]:
     value = entry.value
     if entry.status is not ReadingStatus.OK:
         if value is not None:
-            yield f"status {entry.status.value} and a value exclude each other, found {value!r}"
+            yield f"status {entry.status.value} must have no value, found {value!r}"
         return
     if value is None:
         yield "a reading without a value needs a status: unsupported, unavailable, denied or error"
@@ -381,21 +381,21 @@ def _contradictions(document: Document) -> Iterator[Mistake]:
     for number, device in enumerate(devices):
         place = f"devices[{number}]"
         if device.parent is not None and (device.parent not in ids or device.parent == device.id):
-            yield Mistake(f"{place}.parent", f"{device.parent!r} is no other device of this document")
+            yield Mistake(f"{place}.parent", f"{device.parent!r} is not another device of this document")
         if (device.failure is None) is not bool(device.readings):
             found = "both" if device.failure else "neither"
             yield Mistake(place, f"needs either readings or a failure, found {found}")
         yield from _readings_twice(device.readings, place)
     for number, event in enumerate(document.events):
         if event.device is not None and event.device not in ids:
-            yield Mistake(f"events[{number}].device", f"{event.device!r} is no device of this document")
+            yield Mistake(f"events[{number}].device", f"{event.device!r} is not a device of this document")
 
 
 def _unprintable(found: object, place: str) -> Iterator[Mistake]:
     """Yield every text with characters that break or hide a line in a log or a state file."""
     match found:
         case str() if not found.isprintable():
-            yield Mistake(place, f"{found[:40]!r} holds what cannot be printed")
+            yield Mistake(place, f"{found[:40]!r} contains characters that cannot be printed")
         case dict():
             for key, value in found.items():
                 yield from _unprintable(key, f"{place}.{key!r}".lstrip("."))
@@ -414,7 +414,7 @@ def _twice(devices: Iterable[DeviceEntry], field: str) -> Iterator[Mistake]:
             continue
         first = seen.setdefault(address_of(value), number)
         if first != number:
-            yield Mistake(f"devices[{number}].{field}", f"{value!r} is that of devices[{first}] too")
+            yield Mistake(f"devices[{number}].{field}", f"devices[{first}] also has {value!r}")
 
 
 def _readings_twice(readings: Iterable[ReadingEntry], place: str) -> Iterator[Mistake]:
@@ -423,4 +423,4 @@ def _readings_twice(readings: Iterable[ReadingEntry], place: str) -> Iterator[Mi
     for index, entry in enumerate(readings):
         first = seen.setdefault((entry.quantity, entry.part or whole), index)
         if first != index:
-            yield Mistake(f"{place}.readings[{index}]", f"{entry.quantity} of this part is in readings[{first}] too")
+            yield Mistake(f"{place}.readings[{index}]", f"readings[{first}] also has {entry.quantity} of this part")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from nodevet.checks.core.counts import count_of
 from nodevet.checks.core.device import slot_of, told_serial
 from nodevet.checks.core.model import Device, DeviceKind, Instant, ReaderState
 from nodevet.checks.reference.vendors import LENT_DRIVERS
@@ -141,7 +142,7 @@ def _proof(view: View, entry: Seen) -> str:
         return ""
     if page_of(board, bare_boards(view, board.vendor)) is not None:
         return ""
-    return f"replaced: since a boot {len(others)} other boards are listed, and no board of {board.pci} is among them"
+    return f"replaced: since a boot {count_of(len(others), 'other board')} listed, and not that of {board.pci}"
 
 
 def _are_told(board: Device, others: Iterable[Device]) -> bool:

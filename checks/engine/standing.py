@@ -14,7 +14,7 @@ from nodevet.checks.core.model import Action, Episode, EpisodeState, FaultClass,
 
 from .acknowledgement import acknowledged_words, counted_words, covering_count, covering_words, standing
 
-NOT_EVALUATED = "no check had a value to judge"
+NOT_EVALUATED = "no check judged a value"
 """The reason of a verdict without any basis."""
 
 EXPIRED = "acknowledgement expired"

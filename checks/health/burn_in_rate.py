@@ -73,7 +73,7 @@ class BurnInRate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @check("burn-in-rate", policy=BurnInRate)
 def judge(view: View, policy: BurnInRate) -> Iterator[Finding]:
-    """A verified load is as fast as the device's peak and its siblings let expect."""
+    """Every verified load reaches the rate expected from the peak of the device and from its siblings."""
     results = [result for result in view.results if _tells_a_rate(result)]
     compared, slower = _compared(view.devices, results)
     for device in view.devices:
@@ -113,7 +113,7 @@ def _floor(view: View, device: Device, results: Sequence[Result], of_site: float
     if not large:
         return FLOOR.on_node(
             Outcome.SKIPPED,
-            f"{name}: no large bf16 or fp16 load has run whose healthy rate is known",
+            f"{name}: no large bf16 or fp16 load with a known healthy rate has run",
             device=device.id,
         )
     ratio, worst, limit = min(large, key=lambda entry: entry[0])
@@ -143,7 +143,7 @@ def _sibling(
     limit = Limit(">", found.limit, "standard_deviations", "table sibling_limits.csv")
     return SIBLING.on_node(
         Outcome.WARN,
-        f"{name}: {100 * found.below_ratio:.1f} % slower than its siblings in the same load, whose own spread is "
+        f"{name}: {100 * found.below_ratio:.1f} % slower than its siblings in the same load, which differ by "
         f"{100 * found.spread_ratio:.1f} %",
         device=device.id,
         value=round(found.deviations, 2),

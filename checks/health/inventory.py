@@ -13,6 +13,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from nodevet.checks.core.counts import count_of
 from nodevet.checks.core.model import (
     Action,
     Clearing,
@@ -548,7 +549,7 @@ def _driver(view: View, vendor: str) -> Iterator[Finding]:
         yield rule.on_node(outcome, f"{vendor}: every accelerator has its driver", part=part)
     elif reader is None:
         rule = msgspec.structs.replace(rule, next_step=HOW_TO_PLACE if unplaced else HOW_TO_READ)
-        told = f", and {unplaced} devices that are read report no PCI address" if unplaced else ""
+        told = f"; {count_of(unplaced, 'other device')} without a PCI address" if unplaced else ""
         facts = f"{_counted(len(boards), vendor)}, not read: {where}{told}"
         yield rule.on_node(Outcome.UNMEASURED, facts, part=part, required=True)
     elif reader.state is ReaderState.RUNNING or (
@@ -597,7 +598,7 @@ def _count(view: View, expected: int | None) -> Finding:
     if count < expected <= count + others:
         return msgspec.structs.replace(COUNT, next_step=HOW_TO_GIVE).on_node(
             Outcome.UNMEASURED,
-            f"{count} of {expected} accelerators; {others} more are not passed to the container of the agent",
+            f"{count} of {expected} accelerators; the container of the agent lacks {others} more",
             required=True,
         )
     rule = COUNT

@@ -411,7 +411,7 @@ def _fewer(
     limit = Limit("<", expected, "", "table") if policy.expected is None else _configured(expected)
     yield FEWER.on_node(
         Outcome.WARN if limit.holds(used) else Outcome.PASS,
-        f"{name}: {'has' if counts_up else 'uses'} {used} links{' up' if counts_up else ''}, {wanted}",
+        f"{name}: {'has' if counts_up else 'uses'} {count_of(used, 'link')}{' up' if counts_up else ''}, {wanted}",
         device=device.id,
         part=part,
         value=used,

@@ -478,7 +478,7 @@ def events_from_file(path: str, standard_input: BinaryIO | None = None) -> list[
             return _events_in(file, path)
     except OSError as error:
         raise UsageError(
-            f"{path}: cannot be read: {error.strerror}; give a saved kernel log, or - for input"
+            f"{path}: cannot be read: {error.strerror}; give a saved kernel log, or - for standard input"
         ) from error
 
 

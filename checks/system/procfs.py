@@ -128,12 +128,12 @@ def describe(pid: int) -> str:
 def tight_limit(pid: int) -> str:
     """Return the limit that may have refused memory or files to *pid*, and the remedy; empty where none is tight."""
     if limit := memory_limit(pid):
-        return f"{limit}, and may have been refused memory: lift LimitAS and LimitDATA"
+        return f"{limit}, which may be too little memory: remove LimitAS and LimitDATA"
     files = _limits(pid, {"Max open files": "RLIMIT_NOFILE"}).get("RLIMIT_NOFILE", WANTED)
     if files < WANTED:
-        return f"RLIMIT_NOFILE of {files}, and may have been refused files: raise LimitNOFILE"
+        return f"RLIMIT_NOFILE of {files}, which may be too few files: raise LimitNOFILE"
     size = _limits(pid, {"Max file size": FILE_SIZE}).get(FILE_SIZE)
-    remedy = f"{FILE_SIZE} of {size} bytes, and may have been refused room in a file: lift LimitFSIZE"
+    remedy = f"{FILE_SIZE} of {size} bytes, which may be too small for a file: remove LimitFSIZE"
     return "" if size is None else remedy
 
 

@@ -11,6 +11,7 @@ import os
 import threading
 from collections.abc import Callable
 
+from nodevet.checks.core.counts import count_of
 from nodevet.checks.core.errors import BusyError
 
 from .background import START_SECONDS, Background
@@ -43,7 +44,7 @@ def prove_threads(start: Callable[[Background], None] = Background.start) -> Non
             begun.append(thread)
     except RuntimeError as error:
         raise BusyError(
-            f"only {len(begun)} more threads can be started, and the agent needs {NEEDED}: {_remedy()}"
+            f"only {count_of(len(begun), 'more thread')} can be started, and the agent needs {NEEDED}: {_remedy()}"
         ) from error
     finally:
         done.set()

@@ -63,7 +63,7 @@ read_settings() {
 
 # A line that a file of Windows ends would break the log's own.
 without_control() {
-    case $slip in *[[:cntrl:]]*) slip="a line with a control character, as in a file of Windows" ;; esac
+    case $slip in *[[:cntrl:]]*) slip="a line with a control character, as in a Windows file" ;; esac
 }
 
 # Look for settings below the line that ends them in gate.conf ($1), as `echo mode=observe >>gate.conf` writes one. Nobody

@@ -13,6 +13,8 @@ from datetime import UTC, datetime
 
 import msgspec
 
+from nodevet.checks.core.counts import count_of
+
 from .reasons import is_slurms, replaces_reasons
 from .rules import (
     LONGEST_REASON,
@@ -94,11 +96,11 @@ class Room(msgspec.Struct, frozen=True):
         where = f"partition {self.partition}" if self.partition else "the cluster"
         if self.standing >= self.allowed_standing:
             return (
-                f"{self.standing} of {self.nodes} nodes of {where} are closed by nodevet, and the limit is"
+                f"nodevet has closed {self.standing} of {count_of(self.nodes, 'node')} of {where}, limit"
                 f" {self.allowed_standing} (slurm.maximum_drained_ratio)"
             )
         return (
-            f"{self.new} nodes of {where} were closed by nodevet within an hour, limit {self.allowed_new}"
+            f"nodevet closed {count_of(self.new, 'node')} of {where} within an hour, limit {self.allowed_new}"
             " (slurm.maximum_new_ratio, slurm.minimum_new)"
         )
 

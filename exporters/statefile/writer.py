@@ -140,7 +140,7 @@ def _is_without_driver(device: Device) -> bool:
 
 def _verdict(snapshot: Snapshot, device: Device) -> tuple[Verdict, str]:
     """Return the worse verdict of *device* and of its parent, with the id of that device: jobs suffer from either."""
-    unjudged = Verdict(state=State.UNKNOWN, reason="no check had a value to judge")
+    unjudged = Verdict(state=State.UNKNOWN, reason="no check judged a value")
     own = snapshot.device_verdicts.get(device.id, unjudged)
     whole = None if device.parent is None else snapshot.device_verdicts.get(device.parent)
     if whole is None or device.parent is None or (whole.state.rank <= own.state.rank and own != whole):

@@ -330,7 +330,7 @@ def _inputs(declared: Check) -> list[str]:
 def _policy(declared: Check) -> list[str]:
     fields = msgspec.structs.fields(declared.policy)
     if not fields:
-        return ["", "Nothing can be set but `enabled` and `mode`."]
+        return ["", "This check has no settings except `enabled` and `mode`."]
     rows = [_field(declared.policy, field.name) for field in fields]
     return [
         "",

@@ -17,6 +17,7 @@ from typing import NoReturn
 import msgspec
 
 from nodevet.checks.backends.base import BackendError, Context
+from nodevet.checks.core.counts import count_of
 from nodevet.checks.core.documents import copied
 from nodevet.checks.core.model import (
     Device,
@@ -52,7 +53,7 @@ DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 MISTAKES_TOLD = 3
 MAXIMUM_FIELDS_TOLD = 1000
 
-OTHERWISE = "lists all devices by other names than before, and nothing that they tell says which is which"
+OTHERWISE = "lists all devices under new names, and nothing identifies them"
 
 
 class CommandSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -192,7 +193,7 @@ class CommandBackend:
             return
         self._told_fields |= fields.keys()
         first = [f"{field} {value} of {name}" for (name, field), value in fields.items()][:MISTAKES_TOLD]
-        text = f"{len(fields)} fields are set aside: {', '.join(first)}"
+        text = f"{count_of(len(fields), 'field')} ignored: {', '.join(first)}"
         line = f"{text}; next: nodevet readings check --command {self._spec.name}"
         self._context.note("warning", "command prints unusable fields", line=line)
 
@@ -227,7 +228,7 @@ class CommandBackend:
             first = readings[0]
             raise BackendError(
                 FailureKind.ERROR,
-                f"{self._spec.backend} measured nothing of it: {first.quantity} is {first.status.value}"
+                f"{self._spec.backend} measured no value of it: {first.quantity} is {first.status.value}"
                 + (f" ({first.detail})" if first.detail else ""),
             )
         return readings
@@ -292,7 +293,7 @@ def taken(spec: CommandSpec, runs: CommandRunner, group: str) -> tuple[Mended, t
         beginning = repr(printed.output[:60].decode("utf-8", "replace"))
         begins = f" (it begins with {beginning})" if printed.output.strip() else ""
         said = f"; its last line on standard error: {printed.last_line}" if printed.last_line else ""
-        raise _refused(spec, f"printed no proper document{begins}: {reported}{more}{said}")
+        raise _refused(spec, f"printed an invalid document{begins}: {reported}{more}{said}")
     return found, mistakes, printed.last_line
 
 

@@ -180,7 +180,7 @@ def _mended(printed: object) -> EventEntry:
     """Return an event of *printed*; its text names the fields that cannot be taken."""
     whole = json.dumps(printed)
     if not isinstance(printed, dict):
-        return EventEntry(code=UNREADABLE, sequence=0, text=fitted(f"it is no event: {whole}", TEXT_CHARACTERS))
+        return EventEntry(code=UNREADABLE, sequence=0, text=fitted(f"not an event: {whole}", TEXT_CHARACTERS))
     code, severity = _as(Word, printed.get("code")), _as(EventSeverity, printed.get("severity", "error"))
     device, sequence = _as(Name, printed.get("device")), _as(EventSequence, printed.get("sequence"))
     lost = (("code", code), ("severity", severity), ("device", device))

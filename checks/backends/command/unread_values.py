@@ -202,11 +202,13 @@ def _unread(entry: dict[str, Any]) -> str:
     if value is None:
         return f"{NO_VALUE}{quantity.key} has neither a value nor a status"
     if isinstance(value, _Odd):
-        return f"{NO_VALUE}{quantity.key} is no number that a device has, found {shown(value.printed) or 'nothing'}"
+        return f"{NO_VALUE}{quantity.key} must be a number, found {shown(value.printed) or 'nothing'}"
     if isinstance(value, (list, dict)):
-        return f"{NO_VALUE}{quantity.key} is one value, found {'a list' if isinstance(value, list) else 'an object'}"
+        return (
+            f"{NO_VALUE}{quantity.key} must be one value, found {'a list' if isinstance(value, list) else 'an object'}"
+        )
     if isinstance(value, str) and not value.isprintable():
-        return f"{NO_VALUE}{quantity.key} holds what cannot be printed, found {shown(value)}"
+        return f"{NO_VALUE}{quantity.key} contains characters that cannot be printed, found {shown(value)}"
     mistake = next(value_mistakes(ReadingEntry(quantity=quantity.key, value=value), quantity), "")
     if mistake and isinstance(value, str) and len(value) > SHOWN_CHARACTERS:
         mistake = f"{quantity.key} cannot be {shown(value)}"

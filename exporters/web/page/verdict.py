@@ -105,7 +105,7 @@ def _covering(snapshot: Snapshot) -> Iterator[str]:
         key, device = episode.key, next((each for each in snapshot.devices if each.id == episode.key.device), None)
         where = key.device if device is None or device.pci is None else device.pci
         part = "" if key.part == WHOLE else f", {key.part}"
-        said = "is not present now, and a return is acknowledged too"
+        said = "is not present now, and its return is acknowledged"
         yield f"{key.code} on {where}{part} {said}: {person_words(episode)}"
     if len(words) > MOST_ENDS:
         yield f"{number(len(words) - MOST_ENDS)} more acknowledge the return of cleared faults: see nodevet status."
