@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from nodevet.checks.core import lean  # noqa: F401 (before the libraries that it keeps small)
+
+# isort: split
+
 import argparse
 import faulthandler
 import importlib
@@ -90,9 +94,12 @@ def _run(words: list[str]) -> int:
         hint = f", did you mean {near[0]}?" if near else "; see nodevet --help"
         raise UsageError(f"nodevet: no command {name!r}{hint}")
     module = _module(name)
-    parser = _Parser(prog=f"nodevet {name}", description=module.__doc__)
-    module.configure(parser)
-    result: int = module.run(parser.parse_args(words[1:]))
+    # argparse looks for translations of its texts, in a catalogue that nobody has.
+    with loaded_later(*SELDOM, known={("gettext", "locale.normalize"): str}):
+        parser = _Parser(prog=f"nodevet {name}", description=module.__doc__)
+        module.configure(parser)
+        arguments = parser.parse_args(words[1:])
+    result: int = module.run(arguments)
     return result
 
 

@@ -19,9 +19,11 @@ def main() -> None:
     if not sys.flags.ignore_environment and any(map(os.environ.get, FOREIGN)) and not _is_found_by_path():
         # Not -I: it would hide what a user has installed for himself.
         os.execv(sys.executable, [sys.executable, "-E", "-P", "-m", "nodevet.agent.cli", *sys.argv[1:]])  # noqa: S606
-    from nodevet.agent.terminal.exits import end_process
+    from .cli import main as run  # the first: it loads libraries without what nodevet does not use
 
-    from .cli import main as run
+    # isort: split
+
+    from nodevet.agent.terminal.exits import end_process
 
     end_process(run())
 

@@ -24,7 +24,8 @@ from nodevet.agent.config.command_specs import command_plan
 from nodevet.agent.config.settings import AgentSettings, CommandSettings, Group
 from nodevet.agent.readers.supervisor import Supervisor
 from nodevet.checks.backends.base import BackendError, Context
-from nodevet.checks.backends.command.backend import CommandBackend, CommandSpec
+from nodevet.checks.backends.command.backend import CommandBackend
+from nodevet.checks.backends.command.spec import CommandSpec
 from nodevet.checks.core.model import FailureKind, Outcome, ReaderState, ReaderStatus, ReadingStatus, Sample
 from nodevet.checks.engine.view import Cadence
 from nodevet.checks.health.freshness import Freshness, judge

@@ -17,8 +17,9 @@ from test_readings_command import configured
 
 from nodevet.agent.cli import main
 from nodevet.checks.backends.base import BackendError, Context
-from nodevet.checks.backends.command.backend import CommandBackend, CommandSpec
+from nodevet.checks.backends.command.backend import CommandBackend
 from nodevet.checks.backends.command.mending import NO_TEXT, TOO_MANY, UNREADABLE
+from nodevet.checks.backends.command.spec import CommandSpec
 from nodevet.checks.backends.command.unread_values import NO_WORDS, Mended, usable
 from nodevet.checks.core.readings import MAXIMUM_EVENTS
 

@@ -62,20 +62,20 @@ AGENT = """
 import sys
 before = set(sys.modules)  # what an editable installation imports
 sys.modules["typing_extensions"] = None  # a package of developers, which msgspec prefers
-from argparse import Namespace
-from nodevet.agent.cli import _module
+from nodevet.agent.cli import _module, main
 from nodevet.checks.core.later import SELDOM
-module = _module("agent")
-module.run.__globals__["options"].configuration = lambda *_given, **_named: sys.exit(0)
+_module("agent").run.__globals__["options"].configuration = lambda *_given, **_named: sys.exit(0)
 try:
-    module.run(Namespace(simulate=None, scenario=None, listen=None, interval=None, node_name=None))
+    main(["agent"])
 except SystemExit:
     pass
 from nodevet.exporters.metrics.prometheus import _page_encoder
 from nodevet.checks.engine.registry import installed
 _page_encoder()
 installed()
-print(*sorted({*SELDOM, "_hashlib", "_ssl", "pickle", "prometheus_client.decorator"} & sys.modules.keys() - before))
+rest = {"agent.simulated.node", "agent.slurm.reactor", "checks.backends.command.backend", "exporters.web.page.content"}
+rest = {f"nodevet.{name}" for name in rest} | {"_hashlib", "_ssl", "linecache", "pickle", "prometheus_client.decorator"}
+print(*sorted({*SELDOM, *rest} & sys.modules.keys() - before))
 import prometheus_client.context_managers as timers, prometheus_client.exposition as pages, ssl
 assert pages.ssl.SSLContext is ssl.SSLContext
 import inspect
@@ -91,8 +91,19 @@ import nodevet.checks.backends.reader_main
 import nodevet.checks.backends.host.backend
 from nodevet.checks.backends.nvidia.nvml import _import
 _import()
-unused = {"ipaddress", "locale", "msgspec.inspect", "shutil", "subprocess", "tempfile"}
+unused = {"base64", "glob", "ipaddress", "linecache", "locale", "msgspec._json_schema", "msgspec.inspect", "platform"}
+unused |= {"shutil", "subprocess", "tempfile", "urllib.parse", "zlib"}
 print(*sorted(unused & sys.modules.keys() - before))
+import msgspec, pathlib, platform, traceback, uuid
+assert pathlib.Path("/a b").as_uri() == "file:///a%20b"
+assert msgspec.json.schema(int) == {"type": "integer"}
+assert msgspec.json.schema_components([int])[0] == ({"type": "integer"},)
+assert uuid._LINUX == (platform.system() == "Linux")
+try:
+    pathlib.Path("/").read_text()
+except OSError as error:
+    assert ", in open" in "".join(traceback.format_exception(error))
+    assert "return io.open" in "".join(traceback.format_exception(error))
 """
 
 

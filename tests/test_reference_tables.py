@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import msgspec
 import pytest
 
 from nodevet.checks.core.errors import ReferenceDataError
 from nodevet.checks.core.model import Action
-from nodevet.checks.core.tables import parse_table
+from nodevet.checks.core.tables import keep_text, parse_table, read_table, table_text
 from nodevet.checks.reference.tables import load_table
 
 
@@ -53,6 +55,20 @@ def test_malformed_text_is_refused_with_its_place(text: str, words: tuple[str, .
     with pytest.raises(ReferenceDataError) as caught:
         parse_table(text, "x.csv", Row)
     assert all(word in str(caught.value) for word in ("x.csv", *words)), str(caught.value)
+
+
+def test_a_kept_text_outlives_its_file(tmp_path: Path) -> None:
+    """A table that is first used after its package was removed has its rows all the same; another file has none."""
+    kept, other = tmp_path / "kept.csv", tmp_path / "other.csv"
+    for path in (kept, other):
+        path.write_text(GOOD + "7,none,false,,,Größe\n", encoding="utf-8")
+    keep_text(kept)
+    kept.unlink()
+    other.unlink()
+    assert table_text(kept).endswith("Größe\n")
+    assert [row.code for row in read_table(kept, Row)] == [79, 13, 7]
+    with pytest.raises(ReferenceDataError, match=r"other\.csv.*reinstall"):
+        read_table(other, Row)
 
 
 def test_absent_file_is_refused_by_name() -> None:

@@ -15,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nodevet.checks.backends.base import BackendError, Context
-from nodevet.checks.backends.command.backend import CommandBackend, CommandSpec
+from nodevet.checks.backends.command.backend import CommandBackend
+from nodevet.checks.backends.command.spec import CommandSpec
 from nodevet.checks.core.model import (
     AgentInfo,
     Device,

@@ -43,6 +43,7 @@ from nodevet.checks.core.model import (
     ReadingStatus,
     Scalar,
 )
+from nodevet.checks.core.sample import held_once
 from nodevet.checks.engine.check_run import ConfiguredCheck, run_check
 from nodevet.checks.engine.registry import Check, discover
 from nodevet.checks.engine.reuse import Asked, Reuse, dated, looked
@@ -413,6 +414,22 @@ class Course:
     def judge(self) -> None:
         """Judge; both must say the same."""
         self.engine.evaluate(AgentInfo(version="0", started=at(), interval_seconds=10))
+
+
+def test_equal_readings_of_two_samples_are_held_once() -> None:
+    """Each other one is that of the later sample: another value, another type of it, and one that came or went."""
+    heat, flag, more = Reading("temperature_celsius", 40.0), Reading("link_active", True, link(0)), bad(*REPLAYS)
+    before = sample(gpu(), {("first", link(0)): heat, ("second", link(1)): flag, ("third", link(2)): more})
+    told = [msgspec.structs.replace(entry) for entry in before.readings]
+    told[1] = Reading("link_active", 1, link(0))
+    later = msgspec.structs.replace(before, sequence=2, time=at(10), readings=(*told, Reading("fan_ratio", 0.5)))
+    held = held_once(later, before)
+    assert held == later
+    assert [entry is old for entry, old in zip(held.readings, before.readings, strict=False)] == [True, False, True]
+    assert held.readings[1].value is not True
+    fewer = msgspec.structs.replace(later, readings=(msgspec.structs.replace(heat, value=41.0),))
+    assert held_once(fewer, before) == fewer
+    assert held_once(later, None) is later
 
 
 NUMBERS = st.integers(0, 120)

@@ -22,6 +22,7 @@ from . import _options as options
 
 if TYPE_CHECKING:
     from nodevet.agent.load.run import Spawn
+    from nodevet.agent.simulated.node import Simulate
     from nodevet.agent.store.site_marks import SiteMarks
 
 SUMMARY = "run the daemon"
@@ -64,7 +65,6 @@ def run(arguments: argparse.Namespace, *, stands_for_kernel: bool = False, spawn
     with loaded_later(*SELDOM, "pickle", known={("structlog._output", "pickle.PicklingError"): TypeError}):
         from nodevet.agent.daemon.loop import Daemon
     from nodevet.agent.daemon.reload import Reread
-    from nodevet.agent.simulated.node import Simulate, simulated_configuration
     from nodevet.checks.core.clock import SystemClock
 
     profile: str | None = arguments.simulate
@@ -84,12 +84,16 @@ def run(arguments: argparse.Namespace, *, stands_for_kernel: bool = False, spawn
             agent__interval_seconds=arguments.interval,
             agent__node_name=arguments.node_name,
         )
-        return simulated_configuration(settings, profile) if profile else settings
+        if not profile:
+            return settings
+        from nodevet.agent.simulated.node import simulated_configuration
+
+        return simulated_configuration(settings, profile)
 
     faulthandler.enable(STANDARD_ERROR)  # a watchdog ends a loop that stands still by SIGABRT: this says where it stood
     settings = load()
     _prepare()
-    simulate = Simulate(profile, Path(arguments.scenario) if arguments.scenario else None) if profile else None
+    simulate = _simulate(profile, arguments.scenario) if profile else None
     outlet = Outlet()
 
     def tell(line: str) -> None:
@@ -112,6 +116,12 @@ def run(arguments: argparse.Namespace, *, stands_for_kernel: bool = False, spawn
     outlet.close()
     let_go_of_output()
     return code
+
+
+def _simulate(profile: str, scenario: str | None) -> Simulate:
+    from nodevet.agent.simulated.node import Simulate
+
+    return Simulate(profile, Path(scenario) if scenario else None)
 
 
 def _prepare() -> None:

@@ -14,8 +14,9 @@ from nodevet.agent.config.settings import Configuration
 from nodevet.agent.terminal import exits
 from nodevet.agent.terminal.output import say, table
 from nodevet.checks.backends.base import BackendError
-from nodevet.checks.backends.command.backend import CommandSpec, identity, runner, taken
+from nodevet.checks.backends.command.backend import identity, runner, taken
 from nodevet.checks.backends.command.schema import readings_schema
+from nodevet.checks.backends.command.spec import CommandSpec
 from nodevet.checks.backends.command.unread_values import Mended, usable
 from nodevet.checks.core.counts import count_of
 from nodevet.checks.core.errors import UsageError

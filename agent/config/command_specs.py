@@ -8,8 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from nodevet.checks.backends.command.backend import CommandSpec
-from nodevet.checks.backends.command.run import END_SECONDS
+from nodevet.checks.backends.command.spec import END_SECONDS, CommandSpec
 from nodevet.checks.engine.view import Cadence
 
 from .decoding import Problem

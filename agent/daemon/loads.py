@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -12,7 +12,6 @@ from nodevet.agent.load.guard import LoadGuard
 from nodevet.agent.load.prober import PLAN, Prober
 from nodevet.agent.load.recorder import LoadRecorder
 from nodevet.agent.services.protocol import Service
-from nodevet.agent.simulated.prober import SimulatedProber
 from nodevet.checks.core.digest import sha256
 from nodevet.checks.core.model import AgentInfo, Instant, Result, Snapshot
 from nodevet.exporters.documents.schema import burn_in_document
@@ -21,6 +20,9 @@ from nodevet.exporters.documents.types import BurnInDocument
 from .event_log import EventLog
 from .ingest import Ingest
 from .reports import Reports
+
+if TYPE_CHECKING:
+    from nodevet.agent.simulated.prober import SimulatedProber
 
 
 class Judge(Protocol):

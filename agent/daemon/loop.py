@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -32,12 +33,8 @@ from nodevet.agent.readers.remembered import recalled_readers
 from nodevet.agent.readers.supervisor import Supervisor
 from nodevet.agent.readers.telling import Take
 from nodevet.agent.services.protocol import Service
-from nodevet.agent.simulated.node import Simulate, SimulatedNode
 from nodevet.agent.simulated.origin import keep_apart
-from nodevet.agent.simulated.prober import SimulatedProber
-from nodevet.agent.slurm.acknowledged import RESUMER, Acknowledged, said
 from nodevet.agent.slurm.gate_log import GateLog
-from nodevet.agent.slurm.reactor import Reactor
 from nodevet.agent.store.journal import Journal
 from nodevet.agent.store.publisher import Publisher
 from nodevet.agent.terminal.outlet import Outlet
@@ -81,6 +78,12 @@ from .services import BROKEN_WAIT_SECONDS, Descriptors, HostName, Log, Services,
 from .showing import Showing
 from .strays import Strays
 from .verbs import verbs
+
+if TYPE_CHECKING:
+    from nodevet.agent.simulated.node import Simulate, SimulatedNode
+    from nodevet.agent.simulated.prober import SimulatedProber
+    from nodevet.agent.slurm.acknowledged import Acknowledged
+    from nodevet.agent.slurm.reactor import Reactor
 
 LONGEST_WAIT_SECONDS = 10.0
 """How long the loop may sleep when nothing is due: whatever happens wakes it."""
@@ -149,7 +152,7 @@ class Daemon:
         self._info = agent_info(configuration, configured, clock.instant())
         self._selector = selectors.DefaultSelector()
         self._engine = build_engine(configured, configuration, clock, simulated=simulate is not None, guard=self._guard)
-        self._simulated = SimulatedNode.of(simulate, configuration, clock, self._event_log.simulation)
+        self._simulated = self._simulated_node(simulate)
         self._recorder = LoadRecorder()
         self._pace = Pace(clock, configuration.agent.interval_seconds)
         self._snapshot: Snapshot | None = None
@@ -417,8 +420,18 @@ class Daemon:
         prober, recorder, reports = self._prober(lease), self._recorder, self._reports
         return lease, Loads(prober, lease, recorder, reports, ingest, self._event_log, self)
 
+    def _simulated_node(self, wanted: Simulate | None) -> SimulatedNode | None:
+        """Return the node that is *wanted*, or None; an agent of a real node does not import what simulates one."""
+        if wanted is None:
+            return None
+        from nodevet.agent.simulated.node import SimulatedNode
+
+        return SimulatedNode.of(wanted, self._configuration, self._clock, self._event_log.simulation)
+
     def _prober(self, lease: LoadGuard) -> Prober | SimulatedProber:
         if self._simulated is not None:
+            from nodevet.agent.simulated.prober import SimulatedProber
+
             return SimulatedProber(self._simulated, self._clock)
         return Prober(
             self._configuration.load,
@@ -444,6 +457,8 @@ class Daemon:
 
     def _take_resumed(self, entries: tuple[Acknowledged, ...]) -> None:
         """Take what a person acknowledged by resuming the node in SLURM, judged once, and what is new there."""
+        from nodevet.agent.slurm.acknowledged import RESUMER, said
+
         words = said(entries, self._engine)
         if words:
             self.judge(words)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from functools import partial, reduce
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
@@ -22,11 +22,8 @@ from nodevet.agent.config.settings import Configuration
 from nodevet.agent.control.server import Control
 from nodevet.agent.load.claims import Claims
 from nodevet.agent.services.protocol import Service
-from nodevet.agent.simulated.node import SimulatedNode
 from nodevet.agent.simulated.origin import MARKER_NAME, claim
-from nodevet.agent.slurm.acknowledged import Acknowledged
 from nodevet.agent.slurm.memory import MEMORY_NAME, end_permit
-from nodevet.agent.slurm.reactor import Reactor
 from nodevet.agent.store.journal import Journal
 from nodevet.agent.store.site_marks import RUNNING_NAME, SiteMarks
 from nodevet.checks.core.clock import Clock
@@ -41,6 +38,11 @@ from .assembly import node_name
 from .event_log import EventLog
 from .runtime_directory import RuntimeDirectory
 from .strays import Strays
+
+if TYPE_CHECKING:
+    from nodevet.agent.simulated.node import SimulatedNode
+    from nodevet.agent.slurm.acknowledged import Acknowledged
+    from nodevet.agent.slurm.reactor import Reactor
 
 Answer = TypeVar("Answer")
 
@@ -252,6 +254,8 @@ def slurm(
         end_permit(runtime / MEMORY_NAME, memory, boot_id)
     if configuration.slurm.writer == "off":
         return None
+    from nodevet.agent.slurm.reactor import Reactor
+
     reactor = Reactor(
         configuration.slurm,
         configuration.slurm.node_name or node_name(configuration),

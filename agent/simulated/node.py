@@ -110,11 +110,9 @@ class SimulatedNode(Service):
 
     @classmethod
     def of(
-        cls, wanted: Simulate | None, configuration: Configuration, clock: Clock, log: Callable[[str], None]
-    ) -> SimulatedNode | None:
-        """Return the node that is *wanted* under *configuration*, or None. Raises ConfigurationError."""
-        if wanted is None:
-            return None
+        cls, wanted: Simulate, configuration: Configuration, clock: Clock, log: Callable[[str], None]
+    ) -> SimulatedNode:
+        """Return the node that is *wanted* under *configuration*. Raises ConfigurationError."""
         runtime = Path(configuration.agent.runtime_dir)
         return cls(wanted.profile, configuration.agent.node_name, runtime, clock, scenario=wanted.scenario, log=log)
 

@@ -10,12 +10,14 @@ import errno
 import os
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from nodevet.agent.config.settings import AgentSettings
 from nodevet.checks.core.errors import StoreError
 from nodevet.checks.system.files import replace_file
 
-from .node import SimulatedNode
+if TYPE_CHECKING:
+    from .node import SimulatedNode
 
 MARKER_NAME = "simulated-node"
 """No name of a folder that lies in those directories: simulated nodes have theirs in `simulated` by default."""

@@ -8,7 +8,7 @@ agent reports the last call and the last line of standard error.
 
 from __future__ import annotations
 
-from . import lean  # noqa: F401 (before the libraries that it keeps small)
+from nodevet.checks.core import lean  # noqa: F401 (before the libraries that it keeps small)
 
 # isort: split
 

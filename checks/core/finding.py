@@ -173,9 +173,9 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     def bad(self) -> bool:
         """Return whether this sample counts against the device: a fault, or a required reading that is missing."""
         outcome = self.outcome
-        if outcome is Outcome.PASS:  # of most findings, and asked of each in every round
+        if outcome is Outcome.PASS or outcome is Outcome.SKIPPED:  # of most findings, and asked of each in every round
             return False
-        return outcome in (Outcome.WARN, Outcome.FAIL) or (self.required and outcome is Outcome.UNMEASURED)
+        return outcome is not Outcome.UNMEASURED or self.required
 
 
 class EventCount(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,6 +12,7 @@ import traceback
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import PurePath
+from types import TracebackType
 from typing import Any, TypeVar, overload
 
 import msgspec
@@ -170,9 +171,16 @@ def _fault_text(fault: PartFault) -> str:
 
 
 def _bug(problem: BaseException) -> Bug:
-    frames = traceback.extract_tb(problem.__traceback__)
-    where = f"{PurePath(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
-    return Bug(f"{type(problem).__name__}: {_printable(problem)}"[:MAXIMUM_WORDS], where)
+    return Bug(f"{type(problem).__name__}: {_printable(problem)}"[:MAXIMUM_WORDS], _where(problem.__traceback__))
+
+
+def _where(trace: TracebackType | None) -> str:
+    """Return file and line of the innermost frame; without ``traceback``, which would read the file."""
+    if trace is None:
+        return ""
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    return f"{PurePath(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno}"
 
 
 def _printable(problem: BaseException) -> str:

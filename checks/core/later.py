@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
 SELDOM = (
     *("asyncio", "bz2", "calendar", "difflib", "hashlib", "html", "inspect", "locale"),
-    *("logging", "lzma", "ssl", "structlog.stdlib", "zipfile"),
+    *("logging", "lzma", "mimetypes", "ssl", "statistics", "structlog.stdlib", "zipfile"),
 )
 """Imported by structlog, http.server, importlib.metadata and others for functions that the agent calls seldom or never.
 
@@ -34,6 +34,15 @@ class _Later(ModuleType):
             return self.__known[asked]
         _forget(self)
         return getattr(importlib.import_module(self.__name__), name)
+
+
+def called_later(module: str, name: str) -> Callable[..., Any]:
+    """Return what stands for the function *name* of *module*, which is loaded when it is called."""
+
+    def call(*given: Any, **named: Any) -> Any:
+        return getattr(importlib.import_module(module), name)(*given, **named)
+
+    return call
 
 
 @contextmanager

@@ -58,8 +58,9 @@ class Part(msgspec.Struct, frozen=True, order=True):
 
     def __post_init__(self) -> None:
         """Refuse names outside the closed set of the part's kind."""
-        is_address = self.kind is PartKind.PCIE and _ADDRESS.fullmatch(self.name)
-        if self.name not in PART_NAMES[self.kind] and not is_address and not self.name.startswith("vendor:"):
+        if self.name in PART_NAMES[self.kind] or self.name.startswith("vendor:"):
+            return
+        if self.kind is not PartKind.PCIE or not _ADDRESS.fullmatch(self.name):
             raise ModelError(f"part {self.kind.value} has no name {self.name!r}: use one of PART_NAMES or vendor:NAME")
 
     def __str__(self) -> str:

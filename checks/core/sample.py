@@ -128,3 +128,18 @@ class Sample(msgspec.Struct, frozen=True):
     readings: tuple[Reading, ...] = ()
     failure: Failure | None = None
     simulated: bool = False
+
+
+def held_once(sample: Sample, before: Sample | None) -> Sample:
+    """Return *sample* with the readings of the one *before* where they are equal: findings and growth hold those, too.
+
+    Most are equal, and so each is held once, and is the same object when it is compared.
+    """
+    if before is None:
+        return sample
+    known = before.readings
+    readings = [
+        old if old == new and type(old.value) is type(new.value) else new
+        for old, new in zip(known, sample.readings, strict=False)
+    ]
+    return msgspec.structs.replace(sample, readings=(*readings, *sample.readings[len(known) :]))

@@ -31,9 +31,30 @@ def read_table(path: Path, row_type: type[Row]) -> tuple[Row, ...]:
     return parse_table(table_text(path), path.name, row_type)
 
 
-@functools.lru_cache(maxsize=64)
 def table_text(path: Path) -> str:
-    """Return what the data file at *path* holds, and keep it. Raises ReferenceDataError."""
+    """Return what the data file at *path* holds, or held when it was kept. Raises ReferenceDataError."""
+    kept = _kept_texts().get(path)
+    if kept is None:
+        return _read(path)
+    import zlib
+
+    return zlib.decompress(kept).decode()
+
+
+def keep_text(path: Path) -> None:
+    """Keep what the data file at *path* holds, compressed: most files are read once more. Raises ReferenceDataError."""
+    import zlib  # a collector keeps nothing, and holds one library less
+
+    _kept_texts()[path] = zlib.compress(_read(path).encode())
+
+
+@functools.cache
+def _kept_texts() -> dict[Path, bytes]:
+    """Return the texts that are kept, by their files."""
+    return {}
+
+
+def _read(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (FileNotFoundError, UnicodeDecodeError) as error:

@@ -74,9 +74,9 @@ def seen_by(findings: Iterable[Finding], names: Collection[str]) -> tuple[Findin
 
 
 def _notable(findings: tuple[Finding, ...]) -> list[Finding]:
-    """Return the few *findings* that are no pass: each function here looks at these alone."""
-    good = Outcome.PASS  # looked up once: the attribute of an enumeration takes longer than the comparison
-    return [finding for finding in findings if finding.outcome is not good]
+    """Return the few *findings* that tell of something, and the lost parts: each function here looks at these alone."""
+    quiet = Outcome.PASS, Outcome.SKIPPED  # looked up once: an attribute of an enumeration takes longer than comparing
+    return [finding for finding in findings if finding.outcome not in quiet or finding.follows]
 
 
 def _causes(findings: Iterable[Finding]) -> dict[str, Finding]:

@@ -21,7 +21,7 @@ from nodevet.checks.core.guard import AGENT, CODE, Bug, Guard, PartFault, attemp
 from nodevet.checks.core.model import AgentInfo, CheckRun, Device, Modes, ReaderStatus, Refusal, Result, Snapshot, State
 from nodevet.checks.core.parts import Part
 from nodevet.checks.core.recall import Recall
-from nodevet.checks.core.sample import Instant, Sample
+from nodevet.checks.core.sample import Instant, Sample, held_once
 from nodevet.checks.kernel_log.dedupe import Deduplicator, DeduplicatorState
 
 from .acknowledgement import Returns
@@ -140,7 +140,8 @@ class Engine:
         sample = sample if name == sample.device else msgspec.structs.replace(sample, device=name)
         if self._listed.is_left_out(sample.backend, sample.device):
             return
-        self._samples[sample.device, sample.group] = sample
+        place = sample.device, sample.group
+        sample = self._samples[place] = held_once(sample, self._samples.get(place))
         self._simulated = self._simulated or sample.simulated
         if sample.failure is not None:
             return

@@ -117,9 +117,9 @@ def fold(ledger: Ledger, findings: Iterable[Finding], evidence: Evidence) -> tup
     replaced = _take_replaced(work)
     devices = (*evidence.devices, *evidence.remembered)
     present = {device.id for device in evidence.devices}
-    good = Outcome.PASS
+    quiet = Outcome.PASS, Outcome.SKIPPED
     for finding in findings:
-        is_good = finding.outcome is good or not finding.bad  # most pass: nothing else is asked of them
+        is_good = finding.outcome in quiet or not finding.bad  # most pass: nothing else is asked of them
         if is_good and not (finding.shown or work.active or work.settled or replaced):
             continue  # on a healthy node a good finding changes nothing
         # Otherwise it still refers to the board that is gone.

@@ -42,6 +42,10 @@ SOON_SECONDS = 0.5
 FEW = 4.0
 """Errors occur at random: if so many are expected, or so many more than allowed, zero is very unlikely."""
 
+_PASS, _WARN, _FAIL, _UNMEASURED = Outcome.PASS, Outcome.WARN, Outcome.FAIL, Outcome.UNMEASURED
+_NONE = Action.NONE
+"""Looked up once for some hundred findings of each round: CPython 3.11 takes 70 ns for a member of an enumeration."""
+
 CONFIGURED = "configuration"
 """The source of a limit from the configuration."""
 
@@ -175,7 +179,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         return Finding(
             check=self.check,
             code=self.code,
-            outcome=self.outcome if is_broken else Outcome.PASS,
+            outcome=self.outcome if is_broken else _PASS,
             message=f"{observation.subject}: {seen}" + (f"; {self.next_step}" if is_broken and self.next_step else ""),
             device=observation.device,
             part=observation.part,
@@ -183,7 +187,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
             value=observation.reading.value if value is None else value,
             unit=unit,
             limit=limit,
-            action=self.action if is_broken else Action.NONE,
+            action=self.action if is_broken else _NONE,
             clearing=self.clearing,
             needed=self.needed,
             window=self.window,
@@ -300,8 +304,8 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         as_of: Instant | None = None,
     ) -> Finding:
         """Return a finding that is not based on a reading: on the inventory, a reader or the kernel log."""
-        bad = outcome in (Outcome.WARN, Outcome.FAIL)
-        told = bad or (required and outcome is Outcome.UNMEASURED)
+        bad = outcome is _WARN or outcome is _FAIL
+        told = bad or (required and outcome is _UNMEASURED)
         return Finding(
             check=self.check,
             code=self.code,
@@ -312,7 +316,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
             fault_class=self.fault_class,
             value=value,
             limit=limit,
-            action=self.action if told else Action.NONE,
+            action=self.action if told else _NONE,
             clearing=self.clearing,
             needed=self.needed if bad else 1,
             window=self.window if bad else 1,

@@ -22,6 +22,7 @@ import msgspec
 
 from nodevet.checks.core.errors import RegistryError
 from nodevet.checks.core.guard import Bug, attempt
+from nodevet.checks.core.later import SELDOM, loaded_later
 from nodevet.checks.core.model import Finding
 from nodevet.checks.core.modules import modules_in
 from nodevet.checks.core.overrun import Overrun, within
@@ -104,7 +105,8 @@ def load(modules: Iterable[object]) -> tuple[Check, ...]:
 def discover() -> tuple[Check, ...]:
     """Return nodevet's own checks: one per file of ``health/``."""
     package = importlib.import_module("nodevet.checks.health")
-    return load(importlib.import_module(f"{package.__name__}.{name}") for name in modules_in(package.__path__))
+    with loaded_later(*SELDOM):
+        return load(importlib.import_module(f"{package.__name__}.{name}") for name in modules_in(package.__path__))
 
 
 def installed(watch: Watch = UNWATCHED) -> tuple[Check, ...]:

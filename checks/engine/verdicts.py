@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Mapping
 
 import msgspec
@@ -83,9 +84,9 @@ def verdicts_of(
     lost with its board has the board's state, and counts once. A board out of service counts by the finding of its
     node.
     """
-    of_device: dict[str, list[Finding]] = {}
+    of_device: dict[str, list[Finding]] = defaultdict(list)
     for finding in findings:
-        of_device.setdefault(finding.device, []).append(finding)
+        of_device[finding.device].append(finding)
     verdicts = {device: verdict(device, episodes, of_device.get(device, ()), partial=partial) for device in known}
     unused = {
         device: msgspec.structs.replace(verdicts[device], reason=why)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import Annotated
 
@@ -170,15 +170,31 @@ def _judged(view: View, policy: Links) -> Iterator[Finding]:
         is_dark = any(finding.outcome is Outcome.FAIL for finding in dark)
         is_told = any(finding.outcome in (Outcome.WARN, Outcome.FAIL) for finding in dark)
         up = {finding.part: finding for finding in dated(view, _up, device, policy)}
-        for observation in links:
-            if observation.part in up:  # most are up in most rounds: nothing else is asked about them
-                yield up[observation.part]
-                continue
-            told = DOWN.skip(observation, "reported as link.all_down") if is_dark else None
-            yield told or _left_out(view, device, observation, links) or _down(view, device, observation, policy)
+        if len(up) == len(links):  # as on most boards in most rounds
+            yield from up.values()
+        else:
+            yield from _each(view, device, links, policy, up, is_dark=is_dark)
         yield from _fewer(view, device, links, policy, is_told=is_told)
         yield from looked(view, _errors, device, policy)
         yield from looked(view, _fabric, device, policy)
+
+
+def _each(
+    view: View,
+    device: Device,
+    links: tuple[Observation, ...],
+    policy: Links,
+    up: Mapping[Part, Finding],
+    *,
+    is_dark: bool,
+) -> Iterator[Finding]:
+    """Judge each of *links*; nothing else is asked about one that is *up*."""
+    for observation in links:
+        if observation.part in up:
+            yield up[observation.part]
+            continue
+        told = DOWN.skip(observation, "reported as link.all_down") if is_dark else None
+        yield told or _left_out(view, device, observation, links) or _down(view, device, observation, policy)
 
 
 def _up(asked: Asked, _policy: Links) -> Iterator[Finding]:

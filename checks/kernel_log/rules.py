@@ -55,10 +55,10 @@ def match_line(line: Line) -> Match | None:
     if line.origin is Origin.PROGRAM or not line.text:
         return None
     lowered = line.text.lower()
-    for rule, pattern in _compiled():
+    for number, rule in enumerate(kernel_rules(), start=2):
         if rule.marker not in lowered:
             continue
-        found = pattern.match(line.text)
+        found = _compiled(rule, number).match(line.text)
         if found is None:
             continue
         groups = {name: value.strip() for name, value in found.groupdict().items() if value is not None}
@@ -141,12 +141,9 @@ def is_same_address(one: str, other: str) -> bool:
     return base_address(one) == base_address(other)
 
 
-@functools.lru_cache(maxsize=1)
-def _compiled() -> tuple[tuple[KernelRule, re.Pattern[str]], ...]:
-    return tuple((rule, _compile(rule, number)) for number, rule in enumerate(kernel_rules(), start=2))
-
-
-def _compile(rule: KernelRule, line: int) -> re.Pattern[str]:
+@functools.cache
+def _compiled(rule: KernelRule, line: int) -> re.Pattern[str]:
+    """Return the pattern of *rule*, compiled for the first text with its marker: most rules never meet one."""
     try:
         return re.compile(expanded(rule.pattern), re.IGNORECASE)
     except re.error as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from nodevet.checks.core.tables import Row, read_table, table_text
+from nodevet.checks.core.tables import Row, keep_text, read_table
 
 _FOLDER = Path(__file__).parent
 
@@ -23,4 +23,4 @@ def keep_tables() -> None:
     A table that is first used late would otherwise fail when descriptors have run out or the package is being replaced.
     """
     for path in sorted(_FOLDER.glob("*.csv")):
-        table_text(path)
+        keep_text(path)

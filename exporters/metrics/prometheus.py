@@ -13,10 +13,10 @@ import gzip
 import threading
 from collections.abc import Callable, Iterable
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from nodevet.checks.core.guard import Guard
-from nodevet.checks.core.later import SELDOM, loaded_later
+from nodevet.checks.core.later import SELDOM, called_later, loaded_later
 from nodevet.checks.core.model import Snapshot
 
 from .family import Family, Maker, kept
@@ -33,19 +33,15 @@ CONTENT_TYPE_OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset
 """Content types of the page, for any version or escaping that a scraper requests: the names need no escaping."""
 
 
-def _decorate(*given: Any) -> Any:
-    from prometheus_client.decorator import decorate
-
-    return decorate(*given)  # type: ignore[no-untyped-call]
-
-
 _EXPOSITION = "prometheus_client.exposition"
 _KNOWN = {
     (_EXPOSITION, "ssl.SSLContext"): object,
     (_EXPOSITION, "ssl.TLSVersion"): object,
     (_EXPOSITION, "ssl.PROTOCOL_TLS_CLIENT"): 16,
     (_EXPOSITION, "ssl.PROTOCOL_TLS_SERVER"): 17,
-    ("prometheus_client.context_managers", "prometheus_client.decorator.decorate"): _decorate,
+    ("prometheus_client.context_managers", "prometheus_client.decorator.decorate"): called_later(
+        "prometheus_client.decorator", "decorate"
+    ),
 }
 """What prometheus_client asks for while it is imported: annotations, default values, and a function for its timers.
 

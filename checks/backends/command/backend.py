@@ -40,10 +40,11 @@ from nodevet.checks.core.readings import (
     address_of,
     reading_of,
 )
-from nodevet.checks.engine.renamed import COMMANDS, are_all_renamed, same_boards
+from nodevet.checks.engine.renamed import are_all_renamed, same_boards
 
 from .mending import is_one_card, with_known_identity
 from .run import CommandRunner
+from .spec import CommandSpec
 from .unread_values import Mended, usable
 
 LIFELINE = 0
@@ -54,21 +55,6 @@ MISTAKES_TOLD = 3
 MAXIMUM_FIELDS_TOLD = 1000
 
 OTHERWISE = "lists all devices under new names, and nothing identifies them"
-
-
-class CommandSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """One configured command: program, timeout and groups. ``fast`` is the first group."""
-
-    name: str
-    argv: tuple[str, ...]
-    timeout_seconds: float
-    groups: tuple[str, ...]
-    environment: dict[str, str] = {}
-
-    @property
-    def backend(self) -> str:
-        """Return the name of its backend."""
-        return COMMANDS + self.name
 
 
 class Round(msgspec.Struct):

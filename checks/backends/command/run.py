@@ -11,10 +11,7 @@ from pathlib import Path
 from nodevet.checks.backends.base import BackendError
 from nodevet.checks.core.errors import Closed
 from nodevet.checks.core.model import FailureKind
-from nodevet.checks.system.process import GRACE_SECONDS, Done, RunError, RunFailure, Runner
-
-END_SECONDS = 2 * GRACE_SECONDS
-"""Longest time after the timeout to end a program."""
+from nodevet.checks.system.process import Done, RunError, RunFailure, Runner
 
 
 class CommandRunner:

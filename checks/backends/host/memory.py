@@ -13,7 +13,7 @@ import warnings
 from nodevet.checks.backends.tree import Tree
 from nodevet.checks.core.later import loaded_later
 
-with loaded_later("locale", "subprocess"):  # for psutil.Popen
+with loaded_later("base64", "glob", "locale", "subprocess"):  # for sockets, sensors and psutil.Popen
     import psutil
 
 MEMINFO = "proc/meminfo"
