@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 
 import msgspec
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from nodevet.checks.burnin.errors import RefusedError
 from nodevet.checks.burnin.families import data_types
+from nodevet.checks.burnin.forecast import forecast
 from nodevet.checks.burnin.host import cpu_quota, has_bf16_units, host_memory_allowance, last_level_cache_bytes
 from nodevet.checks.burnin.layout import fit_memory, fit_shape, lay_out
 from nodevet.checks.burnin.metrics import UNITS, figures, verification_state
@@ -23,7 +25,14 @@ from nodevet.checks.burnin.peak import (
     table_cache_bytes,
     theoretical_peak,
 )
-from nodevet.checks.burnin.plan import GemmRequest, load_plans, planned_shape, requests_for
+from nodevet.checks.burnin.plan import (
+    GemmRequest,
+    duration_seconds,
+    duration_words,
+    load_plans,
+    planned_shape,
+    requests_for,
+)
 from nodevet.checks.burnin.rates import late_batches, overhead_ratio, percentile, upper_bound_95
 from nodevet.checks.core.errors import UsageError
 from nodevet.checks.reference.tables import load_table
@@ -106,7 +115,7 @@ def test_tables_agree_with_each_other() -> None:
     assert all(row.source for row in load_table("arch_flops.csv", Architecture))
 
 
-@pytest.mark.parametrize("plan", ["probe", "quick", "burn-in"])
+@pytest.mark.parametrize("plan", ["probe", "quick", "standard", "soak"])
 @pytest.mark.parametrize("kind", ["cpu", "cuda", "rocm"])
 def test_plans_can_be_run(plan: str, kind: str) -> None:
     """Every plan has formats and a shape for each kind; its requests survive the wire."""
@@ -129,13 +138,15 @@ def test_plan_is_scaled_to_the_processor() -> None:
 def test_probe_takes_seconds() -> None:
     """The plan that runs by itself on every node stays short and small."""
     probe = load_plans()["probe"]
-    assert probe.seconds * max(map(len, probe.dtypes.values())) <= 6
-    assert 0 < probe.maximum_memory_bytes <= 2 * GIB
+    assert probe.duration_seconds <= 10
+    assert {len(dtypes) for dtypes in probe.dtypes.values()} == {1}
+    assert probe.call_limit_seconds == 0
+    assert probe.maximum_memory_bytes["cpu"] <= GIB / 2
 
 
 def test_unknown_plan_is_told_with_those_that_exist() -> None:
     """A typo in the plan's name is answered with the names."""
-    with pytest.raises(UsageError, match="'porbe' does not exist; choose one of probe, quick, burn-in"):
+    with pytest.raises(UsageError, match="'porbe' does not exist; choose one of probe, quick, standard, soak"):
         requests_for("porbe", "cpu-0", "cpu")
 
 
@@ -412,3 +423,58 @@ def test_a_shown_bound_claims_no_more_than_was_proven(products: int) -> None:
     assert 1 / shown >= bound * (1 - 1e-9)
     assert 1 / (shown + 1) < bound
     assert one_in(1 / 30037) == "1/30037"
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90s", 90), ("10m", 600), ("8h", 28800), ("1.5h", 5400), ("3d", 259200), (" 2H ", 7200)]
+)
+def test_a_duration_has_a_unit(text: str, seconds: float) -> None:
+    """Seconds, minutes, hours and days; what is printed is read alike."""
+    assert duration_seconds(text) == seconds
+    assert duration_seconds(duration_words(seconds)) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "0s", "10", "-5m", "8 weeks", "1e9d", "inf", "nan", "h", "9" * 400 + "d", "8hh"])
+def test_what_is_no_duration_is_refused_with_examples(text: str) -> None:
+    """Nobody guesses the unit."""
+    with pytest.raises(ValueError, match="no duration above 0 such as 90s, 10m, 8h or 3d"):
+        duration_seconds(text)
+
+
+@pytest.mark.parametrize("kind", ["cpu", "cuda", "rocm"])
+@pytest.mark.parametrize("plan", list(load_plans()))
+def test_the_formats_share_the_duration_of_the_run(plan: str, kind: str) -> None:
+    """Each plan fits its own duration; one that is too short is refused with the shortest that fits, which does."""
+    requests = requests_for(plan, "some-device", kind)
+    assert sum(request.duration_seconds for request in requests) == pytest.approx(load_plans()[plan].duration_seconds)
+    with pytest.raises(UsageError, match="too short for plan") as refused:
+        requests_for(plan, "some-device", kind, duration_seconds=1.0)
+    shortest = duration_seconds(re.search(r"--duration to (\w+)", str(refused.value))[1])  # type: ignore[index]
+    assert requests_for(plan, "some-device", kind, duration_seconds=shortest)
+    with pytest.raises(UsageError):
+        requests_for(plan, "some-device", kind, duration_seconds=shortest - 1)
+
+
+def test_seconds_of_load_are_those_of_each_format() -> None:
+    """A re-test names them, so that no set-up shortens it."""
+    for request in requests_for("standard", "GPU-1", "cuda", seconds=1200.0):
+        assert (request.seconds, request.duration_seconds) == (1200.0, 0.0)
+
+
+def test_a_shape_that_a_format_refuses_is_refused_before_the_load() -> None:
+    """The sums of fp32 are exact up to a K of 16384."""
+    shape = (1024, 1024, 32768)
+    with pytest.raises(UsageError, match="--shape: fp32: K of 32768 is above 16384"):
+        requests_for("quick", "cpu-0", "cpu", shape=shape)
+    assert requests_for("quick", "cpu-0", "cpu", shape=shape, dtypes=("bf16",))
+
+
+@pytest.mark.parametrize("plan", list(load_plans()))
+def test_a_forecast_has_the_shape_and_the_times_of_the_run(plan: str) -> None:
+    """Set-up and load of all formats are the run; the memory is that of the smallest ring."""
+    requests = requests_for(plan, "cpu-0", "cpu")
+    told = [forecast(request, "cpu", 2) for request in requests]
+    assert sum(each.setup_seconds + each.seconds for each in told) == load_plans()[plan].duration_seconds
+    assert [each.shape for each in told] == [planned_shape(plan, "cpu", 2, request.dtype) for request in requests]
+    m, n, k = told[0].shape
+    assert told[0].memory_bytes > 5 * 4 * ((m + 1024) * k + k * n)

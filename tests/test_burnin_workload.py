@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from fakes.burnin import NO_TORCH, make_ring, prepared  # skips this file where torch is not installed
+from fakes.clocks import SteppedClock
 
 from nodevet.checks.burnin.device import open_device
 from nodevet.checks.burnin.errors import FormatError, InterruptionError, RefusedError, UntoldFormatError
@@ -736,6 +737,17 @@ def test_a_large_sum_that_is_right_by_chance_is_no_proof() -> None:
     assert find_witness(operands, data_type, wrong, cell, cell) is None
     bits[7, column] ^= 1
     assert find_witness(operands, data_type, bits.view(torch.float32), cell, cell)
+
+
+@pytest.mark.parametrize(("setup", "seconds"), [(0.0, 20.0), (12.0, 8.0), (19.5, 2.0), (60.0, 2.0)])
+def test_the_load_takes_what_the_set_up_left_of_its_time(setup: float, seconds: float) -> None:
+    """A set-up that takes longer than planned shortens the load, down to its least seconds."""
+    clock = SteppedClock()
+    request = GemmRequest(device="cpu-0", dtype="fp32", seconds=2.0, duration_seconds=20.0)
+    run = Run(request, clock, clock.monotonic())
+    clock.advance(setup)
+    assert run.load_seconds == seconds
+    assert Run(msgspec.structs.replace(request, duration_seconds=0.0), clock).load_seconds == 2.0
 
 
 @pytest.mark.parametrize("plan", list(load_plans()))

@@ -40,6 +40,7 @@ def run(
     stop_after: int | None = None,
     devices: Sequence[Device] = DEVICES,
     among: Sequence[Device] = (),
+    duration_seconds: float = 0.0,
 ) -> LoadRun:
     """Run every format of *script* on two devices to the end; stop it after so many results where asked to."""
 
@@ -47,11 +48,15 @@ def run(
         return Launch((sys.executable, "-I", str(PROGRAM), json.dumps(script)), dict(environment))
 
     requests = {
-        device.id: tuple(GemmRequest(device=device.id, dtype=dtype, seconds=0.1) for dtype in script)
+        device.id: tuple(
+            GemmRequest(device=device.id, dtype=dtype, seconds=0.1, duration_seconds=duration_seconds)
+            for dtype in script
+        )
         for device in devices
     }
     with selectors.DefaultSelector() as selector:
-        load = LoadRun(devices, requests, SystemClock(), selector, among=among, spawn=spawn)
+        until = time.monotonic() + duration_seconds * len(script) if duration_seconds else None
+        load = LoadRun(devices, requests, SystemClock(), selector, among=among, spawn=spawn, until=until)
         deadline = time.monotonic() + PATIENCE_SECONDS
         while not load.done and time.monotonic() < deadline:
             for key, mask in selector.select(0.05):
@@ -100,6 +105,16 @@ def test_a_format_that_a_device_lacks_does_not_end_the_others() -> None:
     load = run({"fp8_e4m3": "no_format", "bf16": "finish"})
 
     assert states(load) == [("fp8_e4m3", ResultState.REFUSED), ("bf16", ResultState.FINISHED)]
+
+
+def test_what_ends_early_leaves_its_time_to_what_follows() -> None:
+    """A format that the device lacks is refused at once: those behind it share its time, and none takes more."""
+    load = run({"fp8_e4m3": "no_format", "bf16": "share", "int8": "share"}, duration_seconds=1000.0)
+
+    own = (result.conditions for result in load.results if result.devices == ("GPU-0",))
+    first, second = (conditions["share"] for conditions in own if "share" in conditions)
+    assert 1400 < first <= 1500
+    assert 2900 < second <= 3000
 
 
 def test_a_refusal_that_holds_for_all_is_told_of_each_format() -> None:

@@ -21,7 +21,6 @@ from nodevet.agent.config.settings import Configuration
 from nodevet.agent.control.client import AgentAbsent, AgentRefused, Session
 from nodevet.agent.control.server import SOCKET_NAME
 from nodevet.agent.daemon.assembly import node_name
-from nodevet.agent.daemon.verbs import LONGEST_LEASE_SECONDS
 from nodevet.agent.load.alone import LoadAlone
 from nodevet.agent.load.claims import Claims, ClaimsSeen, LoadLock
 from nodevet.agent.load.delivery import PATIENCE_SECONDS, Delivery
@@ -35,13 +34,11 @@ from nodevet.agent.once.run import look
 from nodevet.agent.slurm.first import first_status
 from nodevet.agent.slurm.memory import MEMORY_NAME, load_memory
 from nodevet.agent.terminal import exits
-from nodevet.agent.terminal.output import OutputError, ProgressBar, emit, say, table, tell, unhindered
-from nodevet.agent.terminal.text import verdict_words
+from nodevet.agent.terminal.output import OutputError, ProgressBar, emit, tell, unhindered
 from nodevet.checks.burnin.launch import burn_command, compute_kind
-from nodevet.checks.burnin.plan import GemmRequest, load_plans, requests_for
 from nodevet.checks.core.clock import SystemClock
-from nodevet.checks.core.errors import BusyError, NodevetError, UsageError
-from nodevet.checks.core.model import AgentInfo, Device, DeviceKind, Result, Snapshot, State, Verdict
+from nodevet.checks.core.errors import BusyError, NodevetError
+from nodevet.checks.core.model import AgentInfo, Device, Result, Snapshot, State, Verdict
 from nodevet.checks.core.scheduler import WriterStatus
 from nodevet.checks.engine.completeness import Planned
 from nodevet.checks.engine.naming import chosen
@@ -49,17 +46,21 @@ from nodevet.checks.system.lock import acquire_node_lock
 from nodevet.checks.system.signals import SignalPipe, ending, interrupting, undisturbed
 from nodevet.exporters.documents.schema import burn_in_document, encode
 from nodevet.exporters.documents.types import BurnInDocument, DeviceDocument, StatusDocument
-from nodevet.exporters.format import one_in
 
 from . import _options as options
+from ._burn_in_plan import LONGEST_SECONDS, add_plan, check_plan, dry_run, duration_of, listed, requests_of
+from ._burn_in_text import show
 
 SUMMARY = "test the hardware under load and verify every result"
-LEASE_SECONDS = LONGEST_LEASE_SECONDS
+LEASE_SECONDS = LONGEST_SECONDS
 """A lease ends with the connection. One that ended before its load would end the record of heat and power, too."""
 
 LEASE_PATIENCE_SECONDS = 8.0
 """The agent's own probe gives way within two seconds."""
 
+
+CLOSING_SECONDS = 2.5
+"""What the verdict takes behind the load, of the time of the whole run."""
 
 JOBS_EVERY_SECONDS = 0.1
 """How often the claims of jobs are looked at: a job waits until the load is gone."""
@@ -67,16 +68,15 @@ JOBS_EVERY_SECONDS = 0.1
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``nodevet burn-in``."""
-    plans = "; ".join(f"{name}: {plan.help}" for name, plan in load_plans().items())
-    parser.add_argument("--plan", choices=tuple(load_plans()), default="quick", help=plans)
-    parser.add_argument("--seconds", type=float, help="seconds of load per number format (default: from the plan)")
-    parser.add_argument("--dtype", action="append", help="only this number format; repeatable")
-    parser.add_argument("--shape", type=_shape, metavar="M,N,K", help="shape of each GEMM, in multiples of 128")
+    add_plan(parser)
     parser.add_argument("--device", action="append", default=[], help=f"only this device, by {options.NAMES}")
     parser.add_argument(
         "--self-test",
         action="store_true",
         help="run for one second per format, and list the injected faults and which of them were found",
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="print what would be run, with times and memory, and start no load"
     )
     parser.add_argument("--output", "-o", metavar="FILE", help="write the result as JSON, for nodevet report render")
     options.add_json(parser)
@@ -92,13 +92,13 @@ def run(
 
     Exit 0 ok, 1 degraded, 2 failed, 3 unknown: not measured, or not all of the plan proved.
     """
-    if arguments.seconds is not None and not 0 < arguments.seconds <= LONGEST_LEASE_SECONDS:
-        longest = f"{LONGEST_LEASE_SECONDS:.0f} (31 days)"
-        raise UsageError(f"burn-in: --seconds {arguments.seconds:g}: must be a number above 0 and at most {longest}")
-    _requests_of_kind(arguments, "", "cpu", None)  # refuses a plan or format that does not exist
+    began = time.monotonic()
+    check_plan(arguments)
     settings = options.configuration(arguments)
+    if arguments.dry_run:
+        return dry_run(arguments, settings)
     output = None if arguments.output is None else OutputFile(arguments.output, _complain)
-    load = Load(arguments, settings, output, spawn, patience_seconds)
+    load = Load(arguments, settings, output, spawn, patience_seconds, began)
     try:
         with interrupting(), unhindered():
             if output is not None:
@@ -114,7 +114,7 @@ def run(
         if arguments.json:
             emit(encode(document))
         else:
-            _show(document, self_test=arguments.self_test)
+            show(document, self_test=arguments.self_test)
     except (OutputError, BrokenPipeError) as error:
         if document.verdict != State.FAILED:
             raise  # a verdict that was not heard to its end is not ``ok``
@@ -130,13 +130,6 @@ def _run(load: Load) -> None:
         _alone(load)
 
 
-def _shape(text: str) -> tuple[int, int, int]:
-    sides = [int(side) if side.strip().isdigit() else 0 for side in text.split(",")]
-    if len(sides) != 3 or any(side <= 0 or side % 128 for side in sides):
-        raise argparse.ArgumentTypeError(f"{text!r}: give M,N,K as positive multiples of 128, such as 4096,4096,8192")
-    return (sides[0], sides[1], sides[2])
-
-
 def _complain(line: str) -> None:
     tell(f"nodevet burn-in: {line}")
 
@@ -149,6 +142,7 @@ class Load(msgspec.Struct, frozen=True):
     output: OutputFile | None
     spawn: Spawn
     patience_seconds: float
+    began: float
     ended: list[BurnInDocument] = []
 
     def end(self, document: BurnInDocument) -> None:
@@ -156,6 +150,11 @@ class Load(msgspec.Struct, frozen=True):
         self.ended.append(document)
         if self.output is not None:
             self.output.write(encode(document), last=True)
+
+    @property
+    def until(self) -> float:
+        """Return the moment of the monotonic clock at which the load itself is to end."""
+        return self.began + duration_of(self.arguments) - CLOSING_SECONDS
 
     @property
     def runtime(self) -> Path:
@@ -175,11 +174,11 @@ def _with_agent(load: Load) -> None:
         devices = msgspec.convert(granted["devices"], tuple[Device, ...])
         among = msgspec.convert(granted.get("among", ()), tuple[Device, ...])  # an older agent does not tell
         socket, plan = load.runtime / SOCKET_NAME, load.arguments.plan
-        late = None if load.arguments.device or not among else LateDevices(among, partial(_requests, load.arguments))
+        late = None if load.arguments.device or not among else LateDevices(among, partial(requests_of, load.arguments))
 
         def also(status: dict[str, Any], results: tuple[Result, ...]) -> tuple[Result, ...]:
-            listed = _listed(msgspec.convert(status.get("devices", ()), tuple[DeviceDocument, ...]))
-            return () if late is None else late.told(listed, results, SystemClock().instant())
+            now = listed(msgspec.convert(status.get("devices", ()), tuple[DeviceDocument, ...]))
+            return () if late is None else late.told(now, results, SystemClock().instant())
 
         adds = None if late is None else also
         delivery = Delivery(socket, plan, _complain, patience_seconds=load.patience_seconds, also=adds)
@@ -202,31 +201,13 @@ def _not_run(load: Load, session: Session, refusal: AgentRefused) -> BurnInDocum
     told = msgspec.convert(session.ask("status"), StatusDocument)
     if told.simulated:
         raise refusal
-    targets, names = load_targets(_listed(told.devices)), load.arguments.device
+    targets, names = load_targets(listed(told.devices)), load.arguments.device
     devices = chosen(targets, names, "burn-in") if names else targets
     if not any(compute_kind(device) for device in devices):
         raise refusal
     results = _load(load, devices, None, ClaimsSeen, among=(), busy={each.id: str(refusal) for each in devices})
     tell(f"nodevet: {refusal}")
     return _of_load(load, devices, (), results, str(refusal))
-
-
-def _listed(told: Iterable[DeviceDocument]) -> tuple[Device, ...]:
-    """Return the devices that the agent has *told*, as far as it does."""
-    return tuple(
-        Device(
-            id=each.id,
-            kind=DeviceKind(each.kind),
-            vendor=each.vendor,
-            model=each.model,
-            pci=each.pci,
-            serial=each.serial,
-            parent=each.parent,
-            minor=each.minor,
-            backend="host" if each.kind == DeviceKind.CPU else each.vendor,
-        )
-        for each in told
-    )
 
 
 def _lease(session: Session, devices: list[str]) -> dict[str, object]:
@@ -258,7 +239,7 @@ def _alone(load: Load) -> None:
         with undisturbed():
             with LoadAlone(load.runtime, before, say=_complain, writer=_writer_before(load)) as alone:
                 results = _load(load, devices, alone.lock, alone.look, among=before.devices, busy=busy, found=found)
-            late = None if load.arguments.device else LateDevices(before.devices, partial(_requests, load.arguments))
+            late = None if load.arguments.device else LateDevices(before.devices, partial(requests_of, load.arguments))
             load.end(_judged_alone(load, devices, tuple(map(stamped, results)), late, locked=True))
 
 
@@ -338,7 +319,7 @@ def _load(
     """
     if not any(compute_kind(device) for device in devices):
         raise BusyError("burn-in: no device of this node can run a workload; `nodevet devices` lists the devices")
-    requests = {device.id: _requests(load.arguments, device) for device in devices}
+    requests = {device.id: requests_of(load.arguments, device) for device in devices}
     planned = [Planned(request.device, request.dtype, request.asked) for each in requests.values() for request in each]
     refused = {device.id: "no workload exists for it" for device in devices if not compute_kind(device)} | dict(
         busy or {}
@@ -349,7 +330,15 @@ def _load(
         progress = ProgressBar()
         stack.callback(progress.done)
         running = LoadRun(
-            devices, requests, SystemClock(), selector, among=among, spawn=load.spawn, lock=lock, refused=refused
+            devices,
+            requests,
+            SystemClock(),
+            selector,
+            among=among,
+            spawn=load.spawn,
+            lock=lock,
+            refused=refused,
+            until=load.until,
         )
         stack.enter_context(SignalPipe(selector, lambda _number: running.stop("interrupted"), ending()))
         while not running.done:
@@ -373,27 +362,6 @@ def _load(
 def _milestone(result: Result) -> tuple[object, ...]:
     """Return what of *result* is worth writing the file again: not each further wrong product of a broken device."""
     return (result.devices, result.dtype, result.state, bool(result.metric("mismatches")))
-
-
-def _requests(arguments: argparse.Namespace, device: Device) -> tuple[GemmRequest, ...]:
-    kind = compute_kind(device)
-    if kind is None:
-        return ()
-    return _requests_of_kind(arguments, device.id, kind, device.pci_device_id)
-
-
-def _requests_of_kind(
-    arguments: argparse.Namespace, device: str, kind: str, pci_device_id: str | None
-) -> tuple[GemmRequest, ...]:
-    return requests_for(
-        arguments.plan,
-        device,
-        kind,
-        seconds=1.0 if arguments.self_test else arguments.seconds,
-        dtypes=tuple(arguments.dtype) if arguments.dtype else None,
-        pci_device_id=pci_device_id,
-        shape=arguments.shape,
-    )
 
 
 def _of_load(
@@ -420,60 +388,3 @@ def _of_load(
         agent=AgentInfo(version=__version__, started=now, interval_seconds=0.0),
     )
     return burn_in_document(snapshot, plan=load.arguments.plan, planned=planned, results=results)
-
-
-def _show(document: BurnInDocument, *, self_test: bool) -> None:
-    say(f"{document.node}: {verdict_words(document.verdict, document.reason)}")
-    runs: dict[tuple[str, str], dict[str, float | int | None]] = {}
-    states: dict[tuple[str, str], tuple[str, str]] = {}
-    for result in document.results:
-        key = (result.device, result.dtype or "")
-        runs.setdefault(key, {})[result.metric] = result.value
-        states[key] = (result.state, result.detail or str(result.conditions.get("verification", "")))
-        if self_test and result.metric == "self_test_found":
-            _show_self_test(result.device, result.dtype or "", result.conditions.get("self_test", []))
-    rows = [
-        (device, dtype, *states[device, dtype], *(_number(figures.get(name)) for name in _COLUMNS))
-        for (device, dtype), figures in runs.items()
-    ]
-    if rows:
-        say(table(rows, ("DEVICE", "FORMAT", "STATE", "RESULTS", *_COLUMNS.values())))
-    verified = document.verified
-    bounds = [figures.get("mismatch_rate_upper_bound_95") for figures in runs.values()]
-    worst = max((bound for bound in bounds if bound), default=None)
-    rate = f", error rate below {one_in(worst)} per device and format (95 % confidence)" if worst else ""
-    say(f"{verified.gemms} GEMMs verified, {verified.mismatches} wrong{rate}")
-
-
-_COLUMNS = {
-    "tflops_median": "TFLOPS",
-    "tflops_p5": "P5",
-    "peak_tflops": "PEAK",
-    "efficiency_ratio": "EFFICIENCY",
-    "gemms_verified": "VERIFIED",
-    "mismatches": "WRONG",
-}
-
-
-def _show_self_test(device: str, dtype: str, planted: object) -> None:
-    rows = [
-        (
-            str(fault.get("fault", "")),
-            _yes(fault.get("found")),
-            _yes(fault.get("located")),
-            str(fault.get("detail", "")),
-        )
-        for fault in (planted if isinstance(planted, (list, tuple)) else ())
-    ]
-    say(f"self-test of {device}, {dtype}:")
-    say(table(rows, ("INJECTED FAULT", "FOUND", "LOCATED", "DETAIL")))
-
-
-def _yes(value: object) -> str:
-    return "yes" if value else "no"
-
-
-def _number(value: float | int | None) -> str:
-    if value is None:
-        return "unknown"
-    return str(value) if isinstance(value, int) else f"{value:.3g}"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from nodevet.agent.config.settings import LoadSettings
 from nodevet.checks.burnin.launch import burn_command, compute_kind
-from nodevet.checks.burnin.plan import GemmRequest, requests_for
+from nodevet.checks.burnin.plan import GemmRequest, plan_named, requests_for
 from nodevet.checks.core.clock import Clock
 from nodevet.checks.core.digest import sha256
 from nodevet.checks.core.errors import NodevetError
@@ -159,6 +159,7 @@ class Prober:
                 spawn=self._spawn,
                 log=self._log,
                 lock=self._guard.lock,
+                until=self._clock.monotonic() + plan_named(PLAN).duration_seconds,
             )
         except NodevetError as error:
             self._withdraw(str(error))

@@ -71,14 +71,19 @@ class LoadRun:
         log: Callable[[Note], None] | None = None,
         lock: LoadLock | None = None,
         refused: Mapping[str, str] | None = None,
+        until: float | None = None,
     ) -> None:
         """Start every child; *lock* is held as long as one of them lives.
+
+        Requests with a duration share what is left *until* this moment of the clock: one that is refused at once leaves
+        its time to those behind it, one whose set-up takes long takes it from them.
 
         *among* are all devices of the node: a load chooses its device by a name that no other one may have. Devices
         that *refused* names, and those without a name to choose them by, are not loaded; every format that was planned
         for them says why. Raises BusyError and StoreError where the lock cannot be taken.
         """
         self._clock = clock
+        self._until = until
         devices = tuple(devices)
         everything = {device.id: device for device in (*among, *devices)}
         names = Counter(map(chosen_by, everything.values()))
@@ -260,11 +265,18 @@ class LoadRun:
         self._workers.append(worker)
 
     def _next(self, worker: _Worker) -> None:
-        request = worker.running = worker.waiting.popleft()
-        planned = request.seconds + request.warmup_seconds
+        request = self._with_share(worker.waiting.popleft(), len(worker.waiting))
+        worker.running = request
         worker.phase = f"{request.dtype} product"
         worker.rate = Curve()
-        worker.child.burn(WORKLOAD, msgspec.to_builtins(request), START_SECONDS + SLOWNESS * planned)
+        worker.child.burn(WORKLOAD, msgspec.to_builtins(request), START_SECONDS + SLOWNESS * request.planned_seconds)
+
+    def _with_share(self, request: GemmRequest, behind: int) -> GemmRequest:
+        """Return *request* with its share of the time that is left, where so many are *behind* it."""
+        if self._until is None or not request.duration_seconds:
+            return request
+        share = (self._until - self._clock.monotonic()) / (behind + 1)
+        return msgspec.structs.replace(request, duration_seconds=max(share, request.seconds))
 
 
 def _with_curve(result: Result, rate: Curve) -> Result:

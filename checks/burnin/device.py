@@ -9,14 +9,20 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 import msgspec
 
 from .errors import RefusedError
-from .host import cpu_quota, host_memory_allowance, last_level_cache_bytes, online_processors
+from .host import (
+    cores_of,
+    cpu_quota,
+    host_memory_allowance,
+    last_level_cache_bytes,
+    online_processors,
+    processors_of_socket,
+)
 from .library import torch
 from .peak import DeviceFacts, table_cache_bytes
 from .rates import believed
@@ -117,12 +123,12 @@ def _open_socket(device_id: str) -> ComputeDevice:
     """Bind this process to the socket and give torch one thread for each of its usable cores."""
     socket = device_id.removeprefix("cpu-")
     allowed = os.sched_getaffinity(0)
-    processors = _of_socket(socket, allowed)
+    processors = processors_of_socket(socket, allowed)
     if not processors:
         raise RefusedError(f"{device_id}: no processor of this socket may be used; allowed are {sorted(allowed)}")
     reachable = _reachable()
     os.sched_setaffinity(0, processors)
-    cores, quota = _cores(processors), cpu_quota()
+    cores, quota = cores_of(processors), cpu_quota()
     there = allowed | _of_machine() | reachable | online_processors()
     threads = cores if quota is None else max(1, min(cores, math.ceil(quota)))
     torch.set_num_threads(threads)
@@ -132,17 +138,9 @@ def _open_socket(device_id: str) -> ComputeDevice:
         facts=DeviceFacts(vendor="", architecture=None, name=device_id, compute_units=cores),
         cache_bytes=last_level_cache_bytes(processors),
         threads=threads,
-        left_out=_left_out(len(processors), len(_of_socket(socket, there))) or _withheld_time(quota, _cores(there)),
+        left_out=_left_out(len(processors), len(processors_of_socket(socket, there)))
+        or _withheld_time(quota, cores_of(there)),
     )
-
-
-def _of_socket(socket: str, processors: Iterable[int]) -> frozenset[int]:
-    return frozenset(cpu for cpu in processors if _topology(cpu, "physical_package_id", "0") == socket)
-
-
-def _cores(processors: Iterable[int]) -> int:
-    """Return the number of cores of *processors*: a core number may repeat on another die."""
-    return len({_topology(cpu, "thread_siblings_list", str(cpu)) for cpu in processors})
 
 
 def _of_machine() -> frozenset[int]:
@@ -184,10 +182,3 @@ def _withheld_time(quota: float | None, cores: int) -> str:
     if quota is None or quota >= cores:
         return ""
     return f"a quota leaves the time of {quota:g} of {cores} cores to this process (cpu.max, CPUQuota=): lift it"
-
-
-def _topology(cpu: int, name: str, otherwise: str) -> str:
-    try:
-        return Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/{name}").read_text(encoding="ascii").strip()
-    except OSError:
-        return otherwise

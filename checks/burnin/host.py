@@ -6,6 +6,7 @@ Everything is read under a root, so that a captured tree returns the values of i
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from .errors import RefusedError
@@ -48,6 +49,20 @@ def online_processors(root: str = "/") -> frozenset[int]:
     pieces = [piece.split("-") for piece in _text(Path(root, "sys/devices/system/cpu/online")).split(",")]
     spans = [(piece[0], piece[-1]) for piece in pieces if all(number.isdigit() for number in piece)]
     return frozenset(cpu for first, last in spans for cpu in range(int(first), int(last) + 1))
+
+
+def processors_of_socket(socket: str, processors: Iterable[int], root: str = "/") -> frozenset[int]:
+    """Return those of *processors* that belong to *socket*."""
+    return frozenset(cpu for cpu in processors if _topology(root, cpu, "physical_package_id", "0") == socket)
+
+
+def cores_of(processors: Iterable[int], root: str = "/") -> int:
+    """Return the number of cores of *processors*: a core number may repeat on another die."""
+    return len({_topology(root, cpu, "thread_siblings_list", str(cpu)) for cpu in processors})
+
+
+def _topology(root: str, cpu: int, name: str, otherwise: str) -> str:
+    return _text(Path(root, f"sys/devices/system/cpu/cpu{cpu}/topology", name)).strip() or otherwise
 
 
 def has_bf16_units(root: str = "/") -> bool | None:

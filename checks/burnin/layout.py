@@ -64,14 +64,17 @@ def fit_memory(
     shape: tuple[int, int, int], data_type: DataType, output_bytes: int, budget_bytes: int
 ) -> tuple[int, int, int]:
     """Halve *shape* until the smallest ring fits *budget_bytes*, or it cannot get smaller."""
-    while (
-        _fixed_bytes(shape, data_type, output_bytes) + _LEAST_SLOTS * shape[0] * shape[1] * output_bytes > budget_bytes
-    ):
+    while least_bytes(shape, data_type, output_bytes) > budget_bytes:
         smaller = _shrink(shape)
         if smaller is None:
             break
         shape = smaller
     return shape
+
+
+def least_bytes(shape: tuple[int, int, int], data_type: DataType, output_bytes: int) -> int:
+    """Return what the smallest ring takes, with its operands."""
+    return _fixed_bytes(shape, data_type, output_bytes) + _LEAST_SLOTS * shape[0] * shape[1] * output_bytes
 
 
 def lay_out(
@@ -93,7 +96,7 @@ def lay_out(
     fixed = _fixed_bytes(shape, data_type, output_bytes)
     most = (budget_bytes - fixed) // slot
     if most < _LEAST_SLOTS:
-        needed = fixed + _LEAST_SLOTS * slot
+        needed = least_bytes(shape, data_type, output_bytes)
         raise RefusedError(
             f"{data_type.name} {m}x{n}x{k} needs {needed >> 20} MiB, {max(0, budget_bytes) >> 20} MiB may be taken; "
             "free memory or choose a smaller shape"

@@ -186,7 +186,7 @@ def main(arguments: Sequence[str], choose: Callable[..., Any] | None = None) -> 
 
 def _burn(burn: Burn, session: Session, choose: Callable[..., Any] | None) -> Result:
     clock = SystemClock()
-    started = clock.instant()
+    started, began = clock.instant(), clock.monotonic()
     device, dtype = str(burn.parameters.get("device", "")), str(burn.parameters.get("dtype", ""))
 
     def blank(state: ResultState, detail: str) -> Result:
@@ -208,7 +208,7 @@ def _burn(burn: Burn, session: Session, choose: Callable[..., Any] | None) -> Re
         session.tick(0.0, "loading torch", {})
         from .workload import Run, run_gemm  # the only import of torch, which may be absent and takes seconds to load
 
-        run = Run(request, clock)
+        run = Run(request, clock, began)
         session.begin(run.result, ENDING_SECONDS)
         return run_gemm(run, session) if choose is None else run_gemm(run, session, choose)
     except InterruptionError as error:

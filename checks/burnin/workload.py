@@ -65,8 +65,8 @@ class Control(Protocol):
 class Run:
     """One workload in progress: collects its data, so that a result can be returned at any moment."""
 
-    def __init__(self, request: GemmRequest, clock: Clock) -> None:
-        """Start the record of *request*."""
+    def __init__(self, request: GemmRequest, clock: Clock, began: float | None = None) -> None:
+        """Start the record of *request*, whose set-up *began* at this moment of *clock* (default: now)."""
         self.request = request
         self.conditions: dict[str, Any] = {"plan": request.plan, "torch": str(torch.__version__)}
         self.layout: Layout | None = None
@@ -84,6 +84,14 @@ class Run:
         self.output_bytes = 0
         self._clock = clock
         self._started = clock.instant()
+        self._began = clock.monotonic() if began is None else began
+
+    @property
+    def load_seconds(self) -> float:
+        """Return the seconds of load that are left: those of the request, or what the set-up left of its duration."""
+        request = self.request
+        left = request.duration_seconds - (self._clock.monotonic() - self._began)
+        return max(request.seconds, left) if request.duration_seconds else request.seconds
 
     def result(self, state: ResultState, detail: str = "") -> Result:
         """Return the data so far as a result in *state*."""
@@ -330,7 +338,7 @@ def _choose_layout(run: Run, device: ComputeDevice, multiplication: Multiplicati
         control.pause()
         return _one_product_seconds(shape, device, multiplication)
 
-    if request.shape is None:
+    if request.shape is None and request.call_limit_seconds:
         affordable = fit_memory(wanted, data_type, run.output_bytes, budget)
         shape, gemm_seconds = fit_shape(affordable, data_type.maximum_k, request.call_limit_seconds, measure)
     else:  # a re-test must have exactly this shape; one that does not fit is refused
@@ -342,7 +350,7 @@ def _choose_layout(run: Run, device: ComputeDevice, multiplication: Multiplicati
         budget_bytes=budget,
         cache_bytes=device.cache_bytes,
         gemm_seconds=gemm_seconds,
-        seconds=request.seconds,
+        seconds=run.load_seconds,
     )
     peak = theoretical_peak(device.facts, request.dtype)
     run.layout, run.peak = layout, None if peak is None else peak.operations_per_second
@@ -409,7 +417,7 @@ def _measure_overhead(
 
     The products of unchecked batches are checked afterwards: a wrong one counts whenever it is found.
     """
-    request, count = run.request, layout.batch
+    planned, count = run.load_seconds, layout.batch
     control.tick(SETUP_SHARE * 0.8, "measuring the cost of checking", {})
     for _ in range(math.ceil(layout.lag / count)):
         control.pause()
@@ -421,7 +429,9 @@ def _measure_overhead(
 
     checked_seconds: list[float] = []
     unchecked_seconds: list[float] = []
-    budget = max(request.warmup_seconds, min(_OVERHEAD_SHARE * request.seconds, _OVERHEAD_SECONDS))
+    budget = max(run.request.warmup_seconds, min(_OVERHEAD_SHARE * planned, _OVERHEAD_SECONDS))
+    if run.request.duration_seconds:
+        budget = min(budget, planned / 2)
     while sum(checked_seconds) + sum(unchecked_seconds) < budget:
         for is_checked in (True, False, False, True):
             control.pause()
@@ -439,10 +449,10 @@ def _measure_overhead(
 def measure(
     run: Run, control: Control, device: ComputeDevice, ring: Ring, layout: Layout, take: Take, stops: Stops
 ) -> None:
-    """Load the device for the requested time, not counting the time in which this process was stopped."""
+    """Load the device for what is left of the request's time; time in which this process was stopped does not count."""
     control.tick(SETUP_SHARE, "measuring", {})
-    done = 0.0
-    while done < run.request.seconds:
+    done, planned = 0.0, run.load_seconds
+    while done < planned:
         control.pause()
         before = stops.seconds
         seconds, (checked, failed) = device.timed(lambda: ring.run_batch(layout.batch))
@@ -453,7 +463,7 @@ def measure(
         run.batch_gemms.append(layout.batch)
         run.verified += len(checked)
         take(ring, checked, failed)
-        share = SETUP_SHARE + (1 - SETUP_SHARE) * min(1.0, done / run.request.seconds)
+        share = SETUP_SHARE + (1 - SETUP_SHARE) * min(1.0, done / planned)
         control.tick(
             share,
             "measuring",

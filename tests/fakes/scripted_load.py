@@ -2,7 +2,7 @@
 
 Run as ``python -I scripted_load.py '{"fp32": "finish", "bf16": "die"}' --descriptor N --progress M``: ``finish`` is a
 verified result, ``large`` one of 150 kB, ``long`` one of ten minutes, as warm as any wrong one, ``no_format`` and
-``no_torch`` are refusals, ``hang`` never answers,
+``no_torch`` are refusals, ``share`` tells its duration, ``hang`` never answers,
 ``die`` ends at once.
 ``on:END`` tells of 5000 products compared in 700 s before it does END.
 ``wrong:END`` tells of a wrong result first, then does END: one of those, ``abort``, ``segv``, ``kill``, ``exit``,
@@ -85,6 +85,9 @@ def end(how: str, message: Burn, channel: Channel) -> None:
             channel.send(ResultMessage(result(message, ResultState.FINISHED, curves=LARGE)))
         case "long":
             channel.send(ResultMessage(long(message)))
+        case "share":
+            told = message.parameters["duration_seconds"]
+            channel.send(ResultMessage(result(message, ResultState.FINISHED, share=told)))
         case "no_format":
             channel.send(ResultMessage(result(message, ResultState.REFUSED, refusal="format")))
         case "no_torch":
