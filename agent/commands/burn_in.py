@@ -29,12 +29,14 @@ from nodevet.agent.load.late import LateDevices
 from nodevet.agent.load.lease import busy_reason, load_targets
 from nodevet.agent.load.output import OutputFile
 from nodevet.agent.load.recorder import LoadRecorder
+from nodevet.agent.load.rows import live_rows
 from nodevet.agent.load.run import LoadRun, Spawn
 from nodevet.agent.once.run import look
 from nodevet.agent.slurm.first import first_status
 from nodevet.agent.slurm.memory import MEMORY_NAME, load_memory
 from nodevet.agent.terminal import exits
-from nodevet.agent.terminal.output import OutputError, ProgressBar, emit, tell, unhindered
+from nodevet.agent.terminal.live import LiveTable
+from nodevet.agent.terminal.output import OutputError, emit, tell, unhindered
 from nodevet.checks.burnin.launch import burn_command, compute_kind
 from nodevet.checks.core.clock import SystemClock
 from nodevet.checks.core.errors import BusyError, NodevetError
@@ -327,8 +329,8 @@ def _load(
     told: list[tuple[object, ...]] | None = None  # so that a load that is killed leaves no older, better document
     with ExitStack() as stack:
         selector = stack.enter_context(selectors.DefaultSelector())
-        progress = ProgressBar()
-        stack.callback(progress.done)
+        live = LiveTable()
+        stack.enter_context(live.above())
         running = LoadRun(
             devices,
             requests,
@@ -348,7 +350,7 @@ def _load(
             if reason:
                 running.stop(f"gives way: {reason}")
             running.tick()
-            progress.show(running.ratio, running.phase)
+            live.show(_title(load, running), running.ratio, live_rows(running.progress, {}))
             found(running.so_far)
             known = [_milestone(result) for result in running.so_far]
             if known != told:
@@ -357,6 +359,14 @@ def _load(
                     so_far = _of_load(load, devices, planned, running.so_far, "the burn-in has not finished")
                     load.output.write(encode(so_far))
     return running.results
+
+
+def _title(load: Load, running: LoadRun) -> str:
+    """Return the line above the live table."""
+    name = f"burn-in, plan {load.arguments.plan}: {running.ratio:.0%}"
+    if running.stopping:
+        return f"{name}; stopping: {running.stopping}; Ctrl-C again ends at once"
+    return f"{name}; Ctrl-C stops it and keeps what was measured"
 
 
 def _milestone(result: Result) -> tuple[object, ...]:

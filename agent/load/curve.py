@@ -86,6 +86,11 @@ class Curve:
         within = [each for each in self._stretches if first <= (each.first + each.last) / 2 <= last]
         return statistics.median(each.total / each.count for each in within) if within else None
 
+    def mean(self, first: float, last: float) -> float | None:
+        """Return the mean from the moment *first* to *last*, or None where nothing was added between them."""
+        within = [each for each in self._stretches if first <= (each.first + each.last) / 2 <= last]
+        return sum(each.total for each in within) / sum(each.count for each in within) if within else None
+
     def longest_gap(self, first: float, last: float) -> float:
         """Return the longest time from the moment *first* to *last* in which nothing was added, ends included."""
         within = [each for each in self._stretches if first <= each.last and each.first <= last]

@@ -6,6 +6,7 @@ import statistics
 from collections import deque
 from collections.abc import Iterable
 from itertools import pairwise
+from typing import Any
 
 import msgspec
 
@@ -13,6 +14,7 @@ from nodevet.checks.core.model import PartKind, Reading, ReadingStatus, Result, 
 from nodevet.checks.engine.retest import CONDITIONS
 from nodevet.exporters.documents.types import SeriesDocument
 
+from .conditions import UNREAD, Conditions, is_throttling
 from .curve import Curve
 
 RECORDED = {
@@ -22,7 +24,9 @@ RECORDED = {
 }
 """What says whether a device was hot, capped or slow: one sensor of each kind, the device's own; where it has several,
 as a processor of several dies, all of them."""
+_FLAG, _COUNTERS = "throttle_active", ("throttle_seconds", "throttle_events")
 QUANTITIES = frozenset(quantity for quantity, _ in RECORDED)
+_TAKEN = QUANTITIES | {_FLAG, *_COUNTERS}
 
 
 RECENT_POINTS = 64
@@ -75,12 +79,21 @@ class LoadRecorder:
         self._curves: dict[tuple[str, str], Curve] = {}
         self._recent: dict[tuple[str, str], _Recent] = {}
         self._stamped: dict[tuple[object, ...], dict[str, float | None]] = {}
+        self._now: dict[str, Conditions] = {}
+        self._counted: dict[tuple[str, str, object], float] = {}
+        self._throttled: dict[str, dict[str, Curve]] = {}
+
+    @property
+    def now(self) -> dict[str, Conditions]:
+        """Return what was read last of each device."""
+        return dict(self._now)
 
     def begin(self, seconds: float) -> None:
         """Begin a recording at *seconds* of CLOCK_BOOTTIME, unless one is under way."""
         if self._began is None:
             self._began = seconds
             self._curves = {}
+            self._throttled = {}
 
     def end(self) -> tuple[SeriesDocument, ...]:
         """End the recording and return its curves."""
@@ -104,7 +117,21 @@ class LoadRecorder:
             told = self._filled(device, result, told)
         missing = [name for name, value in told.items() if value is None]
         unsupported = [name for name in missing if cannot_tell(device, name, samples)]
+        told |= self._held(device, result)
         return msgspec.structs.replace(result, conditions={**result.conditions, **told, "unsupported": unsupported})
+
+    def _held(self, device: str, result: Result) -> dict[str, Any]:
+        """Return the clock that *device* held during *result*, and the share of readings that each reason throttled."""
+        if self._began is None:
+            return {}
+        first, last = (moment.boottime_ns / 1e9 - self._began for moment in (result.started, result.ended))
+        clock = self._curves.get((device, "clock_hertz"))
+        shares = {name: curve.mean(first, last) for name, curve in self._throttled.get(device, {}).items()}
+        throttle = {name: round(share, 4) for name, share in shares.items() if share}
+        return {
+            "clock_hertz": None if clock is None else clock.median(first, last),
+            "throttle": throttle if any(share is not None for share in shares.values()) else None,
+        }
 
     def _median(self, device: str, quantity: str, result: Result) -> float | None:
         """Return the median while *result* was made; for a passed one None where half of that time was not read.
@@ -143,17 +170,54 @@ class LoadRecorder:
         return recent.median(max(first, last - SHOWING_SECONDS), last) if recent is not None and is_all else None
 
     def take(self, sample: Sample) -> None:
-        """Add what *sample* says of the recorded quantities."""
+        """Add what *sample* says of the recorded quantities, and of what throttles its device."""
         seconds = sample.time.boottime_ns / 1e9
+        if sample.failure is not None:
+            self._now.pop(sample.device, None)
+        now: dict[str, float] = {}
+        reasons: dict[str, bool] = {}
         for reading in sample.readings:
-            if reading.quantity not in QUANTITIES:  # most of a sample
+            if reading.quantity not in _TAKEN or reading.status is not ReadingStatus.OK:  # most of a sample
                 continue
-            if not _is_recorded(reading) or reading.status is not ReadingStatus.OK:
+            if reading.quantity not in QUANTITIES:
+                if is_throttling(reading.part.name):
+                    holds = self._throttles(sample.device, reading)
+                    reasons[reading.part.name] = reasons.get(reading.part.name, False) or holds
+                continue
+            if not _is_recorded(reading):
                 continue
             name, value = (sample.device, reading.quantity), float(reading.value or 0)
+            now[reading.quantity] = max(value, now.get(reading.quantity, value))
             self._recent.setdefault(name, _Recent()).add(seconds, value)
             if self._began is not None:
                 self._curves.setdefault(name, Curve()).add(seconds - self._began, value)
+        self._note(sample.device, seconds, now, reasons)
+
+    def _throttles(self, device: str, reading: Reading) -> bool:
+        """Return whether *reading* says that its reason holds now, or that its counter grew since it was read before.
+
+        A counter that was not read before says nothing of now.
+        """
+        if reading.quantity == _FLAG:
+            return bool(reading.value)
+        key, value = (device, reading.quantity, reading.part), float(reading.value or 0)
+        before = self._counted.get(key, value)
+        self._counted[key] = value
+        return value > before
+
+    def _note(self, device: str, seconds: float, now: dict[str, float], reasons: dict[str, bool]) -> None:
+        """Note what was read *now*, for whoever watches a load, and when it was throttled."""
+        if not now and not reasons:
+            return
+        known = self._now.get(device, UNREAD)
+        throttle = tuple(name for name, holds in reasons.items() if holds) if reasons else known.throttle
+        self._now[device] = Conditions(
+            **{name: now.get(name, getattr(known, name)) for name in QUANTITIES}, throttle=throttle
+        )
+        if self._began is not None:
+            curves = self._throttled.setdefault(device, {})
+            for name, holds in reasons.items():
+                curves.setdefault(name, Curve()).add(seconds - self._began, float(holds))
 
 
 def _most(*values: float | None) -> float | None:

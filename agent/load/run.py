@@ -9,6 +9,7 @@ import os
 import selectors
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import msgspec
 
@@ -37,8 +38,24 @@ ONE_UUID = (
     "its UUID is also that of another partition, so a load cannot choose it: set the board to SPX to load all of it"
 )
 
+_VERIFIED, _WRONG = "gemms_verified", "mismatches"
+
 OTHERS_MAY_RUN = ("format", "untold", "exactness")
 """What may refuse one number format and says nothing of the next."""
+
+
+class DeviceProgress(msgspec.Struct, frozen=True, kw_only=True):
+    """What the child of one device does now, and what it has done of all its formats."""
+
+    device: Device
+    dtype: str | None = None
+    phase: str
+    ratio: float
+    figures: Mapping[str, Any] = {}
+    verified: int = 0
+    wrong: int = 0
+    left_seconds: float | None = None
+    ended: tuple[ResultState, ...] = ()
 
 
 class _Worker(msgspec.Struct):
@@ -52,6 +69,7 @@ class _Worker(msgspec.Struct):
     seen: int = 0
     ratio: float = 0.0
     phase: str = "starting"
+    figures: Mapping[str, Any] = {}
     began: float = 0.0
     rate: Curve = msgspec.field(default_factory=Curve)
 
@@ -84,7 +102,7 @@ class LoadRun:
         """
         self._clock = clock
         self._until = until
-        devices = tuple(devices)
+        devices = self._devices = tuple(devices)
         everything = {device.id: device for device in (*among, *devices)}
         names = Counter(map(chosen_by, everything.values()))
         refusals = {device.id: why_not_chosen(device, everything.values()) for device in devices}
@@ -132,6 +150,11 @@ class LoadRun:
         return (*self._results, *(self._stamped(known, request) for known, request in running if known is not None))
 
     @property
+    def stopping(self) -> str:
+        """Return why the load was asked to end, or an empty string."""
+        return self._stopped
+
+    @property
     def ratio(self) -> float:
         """Return how far the whole run is, from 0 to 1."""
         shares = [(worker.seen + worker.ratio) / worker.planned for worker in self._workers if worker.planned]
@@ -145,6 +168,41 @@ class LoadRun:
             return "done"
         worker = min(busy, key=lambda entry: (entry.seen + entry.ratio) / max(entry.planned, 1))
         return f"{worker.device.pci or worker.device.id}: {worker.phase}"
+
+    @property
+    def progress(self) -> tuple[DeviceProgress, ...]:
+        """Return what each device does, in the order of the devices; those that are not loaded are at their end."""
+        workers = {worker.device.id: worker for worker in self._workers}
+        return tuple(self._progress_of(device, workers.get(device.id)) for device in self._devices)
+
+    def _progress_of(self, device: Device, worker: _Worker | None) -> DeviceProgress:
+        own = [result for result in self._results if result.devices == (device.id,)]
+        verified, wrong = (sum(int(result.metric(name) or 0) for result in own) for name in (_VERIFIED, _WRONG))
+        if worker is None or worker.child.at_rest:
+            states = tuple(result.state for result in own)
+            return DeviceProgress(device=device, phase="", ratio=1.0, verified=verified, wrong=wrong, ended=states)
+        figures, known = worker.figures, worker.child.known
+        now_wrong = max(int(figures.get(_WRONG, 0)), 0 if known is None else int(known.metric(_WRONG) or 0))
+        return DeviceProgress(
+            device=device,
+            dtype=None if worker.running is None else worker.running.dtype,
+            phase="stopping" if self._stopped else worker.phase,
+            ratio=worker.ratio,
+            figures=figures,
+            verified=verified + int(figures.get(_VERIFIED, 0)),
+            wrong=wrong + now_wrong,
+            left_seconds=self._left(worker),
+        )
+
+    def _left(self, worker: _Worker) -> float | None:
+        """Return the seconds until *worker* is done: of the run, or by its formats where each has its own."""
+        planned = (worker.running, *worker.waiting)
+        if self._until is not None and any(request.duration_seconds for request in planned if request is not None):
+            return max(0.0, self._until - self._clock.monotonic())
+        if worker.running is None:
+            return None
+        behind = sum(request.planned_seconds for request in worker.waiting)
+        return (1.0 - worker.ratio) * worker.running.planned_seconds + behind
 
     @property
     def pids(self) -> frozenset[int]:
@@ -182,7 +240,7 @@ class LoadRun:
         """Take the results that came from *worker*."""
         for result in worker.child.results[worker.seen :]:
             worker.seen += 1
-            worker.ratio = 0.0
+            worker.ratio, worker.figures = 0.0, {}
             told = self._stamped(_with_curve(self._with_reason(result), worker.rate), worker.running)
             self._results.append(told)
             if result.state is ResultState.REFUSED and result.conditions.get(REFUSAL) not in OTHERS_MAY_RUN:
@@ -244,6 +302,7 @@ class LoadRun:
 
         def on_tick(tick: ProgressMessage) -> None:
             worker.ratio, worker.phase = tick.ratio, tick.phase
+            worker.figures = tick.figures or worker.figures
             if "tflops" in tick.figures:
                 now = self._clock.monotonic()
                 worker.began = worker.began if worker.rate.points else now
@@ -267,7 +326,7 @@ class LoadRun:
     def _next(self, worker: _Worker) -> None:
         request = self._with_share(worker.waiting.popleft(), len(worker.waiting))
         worker.running = request
-        worker.phase = f"{request.dtype} product"
+        worker.phase, worker.figures = "starting", {}
         worker.rate = Curve()
         worker.child.burn(WORKLOAD, msgspec.to_builtins(request), START_SECONDS + SLOWNESS * request.planned_seconds)
 

@@ -1,10 +1,9 @@
-"""Text for people: tables, a progress bar on a terminal, plain lines elsewhere. ``NO_COLOR`` is honoured."""
+"""Text for people: lines and tables, in colour on a terminal. ``NO_COLOR`` is honoured."""
 
 from __future__ import annotations
 
 import os
 import sys
-import time
 import unicodedata
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, suppress
@@ -74,7 +73,7 @@ def tell(text: str) -> None:
 
     A terminal may close, the reader of a pipe may end by the same Ctrl-C, a disk may be full.
     """
-    with _dispensable(sys.stderr):
+    with dispensable(sys.stderr):
         say(text, sys.stderr)
 
 
@@ -111,7 +110,7 @@ def unhindered() -> Iterator[None]:
 
 
 @contextmanager
-def _dispensable(stream: TextIO) -> Iterator[None]:
+def dispensable(stream: TextIO) -> Iterator[None]:
     """Continue where *stream* cannot be written; later output is dropped."""
     with suppress(OutputError, BrokenPipeError), _writing(stream):
         yield
@@ -150,6 +149,11 @@ def uses_colour(stream: TextIO) -> bool:
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
+def is_redrawn(stream: TextIO) -> bool:
+    """Return whether *stream* is a terminal on which lines can be written again."""
+    return stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
 def paint(word: str) -> str:
     """Return *word*, coloured by its meaning where the output is a terminal: ``ok``, ``degraded``, ``failed`` ..."""
     code = _COLOURS.get(word)
@@ -167,54 +171,6 @@ def table(rows: Sequence[Sequence[str]], headings: Sequence[str] = ()) -> str:
         "  ".join(cell + " " * (width - _width(cell)) for cell, width in zip(line, widths, strict=True)).rstrip()
         for line in lines
     )
-
-
-class ProgressBar:
-    """Shows how far a piece of work is: a bar that redraws itself on a terminal, a line every few seconds elsewhere."""
-
-    WIDTH = 30
-    PLAIN_SECONDS = 5.0
-
-    def __init__(self, stream: TextIO | None = None) -> None:
-        """Write to *stream* (default: standard error, so that standard output stays clean)."""
-        self._stream = stream or sys.stderr
-        self._last = 0.0
-        self._line = ""
-        self._drawn = False
-
-    def show(self, ratio: float, text: str) -> None:
-        """Show *ratio* (0 to 1) and *text*, as long as they can be shown."""
-        with _dispensable(self._stream):
-            self._show(min(max(ratio, 0.0), 1.0), text)
-
-    def _show(self, ratio: float, text: str) -> None:
-        if self._stream.isatty():
-            filled = round(ratio * self.WIDTH)
-            bar = "#" * filled + "." * (self.WIDTH - filled)
-            self._stream.write(f"\r\x1b[K[{bar}] {ratio:4.0%}  {text}"[: _columns(self._stream) + 4])
-            self._stream.flush()
-            self._drawn = True
-            return
-        now = time.monotonic()
-        line = f"{ratio:4.0%}  {text}"
-        if now - self._last >= self.PLAIN_SECONDS or (ratio >= 1.0 and line != self._line):
-            self._last, self._line = now, line
-            say(line, self._stream)
-
-    def done(self) -> None:
-        """Take the bar away."""
-        if self._drawn:
-            self._drawn = False
-            with _dispensable(self._stream):
-                self._stream.write("\r\x1b[K")
-                self._stream.flush()
-
-
-def _columns(stream: TextIO) -> int:
-    try:
-        return os.get_terminal_size(stream.fileno()).columns
-    except OSError:
-        return 80
 
 
 def _printable(text: str) -> str:

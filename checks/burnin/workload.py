@@ -473,7 +473,8 @@ def measure(
                 "gemms_checked": run.checked,
                 "measured_seconds": done,
                 "mismatches": run.mismatches,
-            },
+            }
+            | ({} if run.peak is None else {"peak_tflops": run.peak / 1e12}),
         )
 
 
