@@ -271,3 +271,60 @@ def test_an_agent_that_is_new_does_not_take_the_end_of_a_load_for_when_it_was_wr
     for now in range(3500, 3600, 10):
         recorder.take(sample(now, heat(50)))
     assert recorder.stamped(wrong(0, 3600), ()).conditions["temperature_celsius"] is None
+
+
+def throttle(name: str, value: float | bool, quantity: str = "throttle_active") -> Reading:
+    """Return a reading of a reason."""
+    return Reading(quantity, value, Part(PartKind.REASON, name))
+
+
+def clock(value: float) -> Reading:
+    """Return a clock."""
+    return Reading("clock_hertz", value, Part(PartKind.CLOCK, "sm"))
+
+
+def test_what_is_read_now_is_known_until_it_is_not_told() -> None:
+    """A failed reading, a failed sample and a minute of silence: none of them leaves the figure of before."""
+    recorder = LoadRecorder()
+    assert recorder.now(100) == {}
+    recorder.take(sample(100, heat(50), clock(2e9), throttle("power_cap", True), throttle("idle", True)))
+    (known,) = recorder.now(101).values()
+    assert (known.temperature_celsius, known.power_watts, known.clock_hertz) == (50, None, 2e9)
+    assert known.throttle == ("power_cap",)
+    failed = msgspec.structs.replace(heat(0), value=None, status=ReadingStatus.ERROR)
+    recorder.take(sample(102, failed, clock(2e9), throttle("power_cap", False)))
+    (known,) = recorder.now(103).values()
+    assert (known.temperature_celsius, known.throttle) == (None, ())
+    assert recorder.now(163) == {}
+
+
+def test_a_counter_that_grew_throttles() -> None:
+    """A processor tells no flag; the first reading of its counter is of the time before."""
+    recorder = LoadRecorder()
+    recorder.take(sample(1, throttle("package", 500.0, "throttle_events")))
+    assert recorder.now(1)["GPU-1"].throttle == ()
+    recorder.take(sample(2, throttle("package", 501.0, "throttle_events")))
+    assert recorder.now(2)["GPU-1"].throttle == ("package",)
+    recorder.take(sample(3, throttle("package", 501.0, "throttle_events")))
+    assert recorder.now(3)["GPU-1"].throttle == ()
+
+
+def test_a_result_has_the_clock_it_held_and_the_share_of_each_reason() -> None:
+    """Median clock, and of four readings one that was throttled by heat; reasons that never held are left out."""
+    recorder = LoadRecorder()
+    recorder.begin(100)
+    for second, hot in ((101, False), (102, True), (103, False), (104, False)):
+        reasons = (throttle("hardware_thermal", hot), throttle("power_cap", False))
+        recorder.take(sample(second, clock(1e9 * second), *reasons))
+    result = Result(
+        workload="gemm",
+        devices=("GPU-1",),
+        state=ResultState.FINISHED,
+        started=Instant("boot", 100 * 10**9, 0.0),
+        ended=Instant("boot", 105 * 10**9, 5.0),
+    )
+    conditions = recorder.stamped(result, ()).conditions
+    assert conditions["clock_hertz"] == 102.5e9
+    assert conditions["throttle"] == {"hardware_thermal": 0.25}
+    other = msgspec.structs.replace(result, devices=("GPU-2",))
+    assert not {"throttle", "clock_hertz"} & recorder.stamped(other, ()).conditions.keys()

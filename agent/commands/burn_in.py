@@ -28,9 +28,10 @@ from nodevet.agent.load.history import History, found_alone, keep_unjudged, memo
 from nodevet.agent.load.late import LateDevices
 from nodevet.agent.load.lease import busy_reason, load_targets
 from nodevet.agent.load.output import OutputFile
-from nodevet.agent.load.recorder import LoadRecorder
 from nodevet.agent.load.rows import live_rows
 from nodevet.agent.load.run import LoadRun, Spawn
+from nodevet.agent.load.watch import AgentWatch, Unwatched, Watch
+from nodevet.agent.once.beside import OwnReaders
 from nodevet.agent.once.run import look
 from nodevet.agent.slurm.first import first_status
 from nodevet.agent.slurm.memory import MEMORY_NAME, load_memory
@@ -144,7 +145,7 @@ class Load(msgspec.Struct, frozen=True):
     output: OutputFile | None
     spawn: Spawn
     patience_seconds: float
-    began: float
+    began: float = 0.0
     ended: list[BurnInDocument] = []
 
     def end(self, document: BurnInDocument) -> None:
@@ -186,7 +187,9 @@ def _with_agent(load: Load) -> None:
         delivery = Delivery(socket, plan, _complain, patience_seconds=load.patience_seconds, also=adds)
         with undisturbed() as passed:
             lock, claims = LoadLock(load.runtime), Claims(load.runtime)
-            results = _load(load, devices, lock, claims.look, among=among, found=delivery.found)
+            results = _load(
+                load, devices, lock, claims.look, among=among, found=delivery.found, watch=AgentWatch(socket)
+            )
             document = delivery.ended(results, session, lambda: passed.count)
             if document is None:
                 document = _judged_alone(load, devices, results, late)
@@ -231,18 +234,21 @@ def _alone(load: Load) -> None:
         before = _look_before(settings)
         targets, names = load_targets(before.devices), load.arguments.device
         devices = chosen(targets, names, "burn-in") if names else targets
+        readers = OwnReaders(settings, SystemClock())
         busy = {device.id: reason for device in devices if (reason := busy_reason(before, (device,)))}
 
         def stamped(result: Result) -> Result:
-            # Nobody reads the devices meanwhile: only what a device cannot tell is known of its conditions.
-            return LoadRecorder().stamped(result, before.samples)
+            return readers.recorder.stamped(result, before.samples)
 
         found = found_alone(settings, stamped, _complain).found
         with undisturbed():
             with LoadAlone(load.runtime, before, say=_complain, writer=_writer_before(load)) as alone:
-                results = _load(load, devices, alone.lock, alone.look, among=before.devices, busy=busy, found=found)
+                results = _load(
+                    load, devices, alone.lock, alone.look, among=before.devices, busy=busy, found=found, watch=readers
+                )
             late = None if load.arguments.device else LateDevices(before.devices, partial(requests_of, load.arguments))
-            load.end(_judged_alone(load, devices, tuple(map(stamped, results)), late, locked=True))
+            results = tuple(map(stamped, results))
+            load.end(_judged_alone(load, devices, results, late, readers=readers))
 
 
 def _look_before(settings: Configuration) -> Snapshot:
@@ -272,21 +278,31 @@ def _judged_alone(
     results: tuple[Result, ...],
     late: LateDevices | None,
     *,
-    locked: bool = False,
+    readers: OwnReaders | None = None,
 ) -> BurnInDocument:
     """Look at the node, judge *results* with it, and keep both; where nobody can, what the load itself proved stands.
 
-    *late* knows what the load left out, where it was of all devices. *locked* says that this process holds the node
-    lock.
+    *late* knows what the load left out, where it was of all devices. *readers* read the devices meanwhile; then this
+    process holds the node lock.
     """
     settings = load.settings
     history = History(settings, results)
+    events = () if readers is None else tuple(readers.events)
+    series = () if readers is None else readers.recorder.end()
 
     def also(seen: Snapshot) -> tuple[Result, ...]:
         return () if late is None else late.told(seen.devices, results, seen.time)
 
     try:
-        after = look(settings, results=results, purpose="nodevet burn-in", keep=history.take, locked=locked, also=also)
+        after = look(
+            settings,
+            results=results,
+            purpose="nodevet burn-in",
+            keep=history.take,
+            locked=readers is not None,
+            also=also,
+            events=events,
+        )
     except NodevetError as error:
         trouble = keep_unjudged(settings, results)
         there = load.arguments.output or "the printed output"
@@ -300,7 +316,7 @@ def _judged_alone(
     trouble = history.save()
     if trouble:
         _complain(f"the history was not written: {trouble}")
-    return burn_in_document(after, plan=load.arguments.plan, results=results)
+    return burn_in_document(after, plan=load.arguments.plan, results=results, series=series)
 
 
 def _load(
@@ -312,12 +328,13 @@ def _load(
     among: tuple[Device, ...],
     busy: Mapping[str, str] | None = None,
     found: Callable[[tuple[Result, ...]], None] = lambda _known: None,
+    watch: Watch | None = None,
 ) -> tuple[Result, ...]:
     """Run the plan on *devices* and return the results; SIGINT, SIGTERM and a job interrupt it and keep what came.
 
     *among* are all devices of the node. Those that are *busy* are not loaded. Each of them, and each that no load
     exists for, has results that say so.
-    *found* is given what is known in each turn, long before the load ends.
+    *found* is given what is known in each turn, long before the load ends. *watch* knows the conditions of the devices.
     """
     if not any(compute_kind(device) for device in devices):
         raise BusyError("burn-in: no device of this node can run a workload; `nodevet devices` lists the devices")
@@ -331,6 +348,9 @@ def _load(
         selector = stack.enter_context(selectors.DefaultSelector())
         live = LiveTable()
         stack.enter_context(live.above())
+        watch = watch or Unwatched()
+        watch.start(selector)
+        stack.callback(watch.stop)
         running = LoadRun(
             devices,
             requests,
@@ -350,7 +370,8 @@ def _load(
             if reason:
                 running.stop(f"gives way: {reason}")
             running.tick()
-            live.show(_title(load, running), running.ratio, live_rows(running.progress, {}))
+            watch.tick()
+            live.show(_title(load, running), running.ratio, live_rows(running.progress, watch.known))
             found(running.so_far)
             known = [_milestone(result) for result in running.so_far]
             if known != told:

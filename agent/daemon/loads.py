@@ -8,6 +8,7 @@ from typing import Protocol
 
 import msgspec
 
+from nodevet.agent.load.conditions import KnownConditions
 from nodevet.agent.load.guard import LoadGuard
 from nodevet.agent.load.prober import PLAN, Prober
 from nodevet.agent.load.recorder import LoadRecorder
@@ -88,6 +89,11 @@ class Loads(Service):
         if self._answered is None or self._answered[0] != name:
             self._answered = (name, self._documented(self._take_results(results), plan))
         return self._answered[1]
+
+    @property
+    def conditions(self) -> KnownConditions:
+        """Heat, power, clock and throttling of each device, as they were read last."""
+        return self._recorder.now(self._judge.now.boottime_ns / 1e9)
 
     def take_found(self, results: tuple[Result, ...]) -> None:
         """Judge wrong *results* of a load that goes on: its end may be hours away. History has the last one alone."""

@@ -94,6 +94,7 @@ def verbs(served: Served) -> dict[str, Verb]:
     """Return every verb, served by *served*."""
     return {
         "status": Verb(handler=_bound(_status, served), arguments=StatusArguments),
+        "conditions": Verb(handler=_bound(_conditions, served), arguments=NoArguments),
         "watch": Verb(handler=lambda _call: None, arguments=NoArguments, streams=True),
         "ack": Verb(handler=_bound(_ack, served), arguments=AckArguments, changes=True),
         "lease": Verb(handler=_bound(_lease, served), arguments=LeaseArguments, changes=True),
@@ -116,6 +117,11 @@ def _status(served: Served, call: Call) -> Mapping[str, Any]:
     chosen = narrowed(snapshot, names) if names else snapshot
     document: dict[str, Any] = msgspec.to_builtins(status_document(chosen))
     return document
+
+
+def _conditions(served: Served, _call: Call) -> Mapping[str, Any]:
+    """Return heat, power, clock and throttling of each device, as they were read last: for whoever loads them."""
+    return {"conditions": msgspec.to_builtins(served.loads.conditions)}
 
 
 def _ack(served: Served, call: Call) -> None:

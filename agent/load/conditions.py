@@ -25,6 +25,24 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
 UNREAD = Conditions()
 """Of a device that nobody reads."""
 
+
+def joined(one: Conditions, other: Conditions) -> Conditions:
+    """Return what *one* and *other* tell together, of two groups of readings of a device."""
+    reasons = (
+        None if one.throttle is None and other.throttle is None else (*(one.throttle or ()), *(other.throttle or ()))
+    )
+    return Conditions(
+        temperature_celsius=_known(one.temperature_celsius, other.temperature_celsius),
+        power_watts=_known(one.power_watts, other.power_watts),
+        clock_hertz=_known(one.clock_hertz, other.clock_hertz),
+        throttle=reasons,
+    )
+
+
+def _known(one: float | None, other: float | None) -> float | None:
+    return other if one is None else one
+
+
 KnownConditions = Mapping[str, Conditions]
 """Conditions by the device's id."""
 

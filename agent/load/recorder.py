@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import statistics
 from collections import deque
 from collections.abc import Iterable
@@ -14,7 +15,7 @@ from nodevet.checks.core.model import PartKind, Reading, ReadingStatus, Result, 
 from nodevet.checks.engine.retest import CONDITIONS
 from nodevet.exporters.documents.types import SeriesDocument
 
-from .conditions import UNREAD, Conditions, is_throttling
+from .conditions import Conditions, is_throttling, joined
 from .curve import Curve
 
 RECORDED = {
@@ -79,14 +80,18 @@ class LoadRecorder:
         self._curves: dict[tuple[str, str], Curve] = {}
         self._recent: dict[tuple[str, str], _Recent] = {}
         self._stamped: dict[tuple[object, ...], dict[str, float | None]] = {}
-        self._now: dict[str, Conditions] = {}
+        self._now: dict[str, dict[str, tuple[float, Conditions]]] = {}
         self._counted: dict[tuple[str, str, object], float] = {}
         self._throttled: dict[str, dict[str, Curve]] = {}
 
-    @property
-    def now(self) -> dict[str, Conditions]:
-        """Return what was read last of each device."""
-        return dict(self._now)
+    def now(self, seconds: float) -> dict[str, Conditions]:
+        """Return what was read of each device in the minute before this moment, in seconds after boot."""
+        known = {}
+        for device, groups in self._now.items():
+            fresh = [conditions for read, conditions in groups.values() if seconds - read <= SHOWING_SECONDS]
+            if fresh:
+                known[device] = functools.reduce(joined, fresh)
+        return known
 
     def begin(self, seconds: float) -> None:
         """Begin a recording at *seconds* of CLOCK_BOOTTIME, unless one is under way."""
@@ -128,10 +133,9 @@ class LoadRecorder:
         clock = self._curves.get((device, "clock_hertz"))
         shares = {name: curve.mean(first, last) for name, curve in self._throttled.get(device, {}).items()}
         throttle = {name: round(share, 4) for name, share in shares.items() if share}
-        return {
-            "clock_hertz": None if clock is None else clock.median(first, last),
-            "throttle": throttle if any(share is not None for share in shares.values()) else None,
-        }
+        held = None if clock is None else clock.median(first, last)
+        told: dict[str, Any] = {} if held is None else {"clock_hertz": held}
+        return told | ({"throttle": throttle} if any(share is not None for share in shares.values()) else {})
 
     def _median(self, device: str, quantity: str, result: Result) -> float | None:
         """Return the median while *result* was made; for a passed one None where half of that time was not read.
@@ -172,12 +176,14 @@ class LoadRecorder:
     def take(self, sample: Sample) -> None:
         """Add what *sample* says of the recorded quantities, and of what throttles its device."""
         seconds = sample.time.boottime_ns / 1e9
-        if sample.failure is not None:
-            self._now.pop(sample.device, None)
         now: dict[str, float] = {}
         reasons: dict[str, bool] = {}
+        is_told = sample.failure is not None
         for reading in sample.readings:
-            if reading.quantity not in _TAKEN or reading.status is not ReadingStatus.OK:  # most of a sample
+            if reading.quantity not in _TAKEN:  # most of a sample
+                continue
+            is_told = True
+            if reading.status is not ReadingStatus.OK:
                 continue
             if reading.quantity not in QUANTITIES:
                 if is_throttling(reading.part.name):
@@ -191,7 +197,14 @@ class LoadRecorder:
             self._recent.setdefault(name, _Recent()).add(seconds, value)
             if self._began is not None:
                 self._curves.setdefault(name, Curve()).add(seconds - self._began, value)
-        self._note(sample.device, seconds, now, reasons)
+        if is_told:  # what it does not tell any more is unknown, not as it was
+            throttle = tuple(name for name, holds in reasons.items() if holds) if reasons else None
+            conditions = Conditions(**now, throttle=throttle)
+            self._now.setdefault(sample.device, {})[sample.group] = (seconds, conditions)
+        if self._began is not None:
+            curves = self._throttled.setdefault(sample.device, {})
+            for reason, holds in reasons.items():
+                curves.setdefault(reason, Curve()).add(seconds - self._began, float(holds))
 
     def _throttles(self, device: str, reading: Reading) -> bool:
         """Return whether *reading* says that its reason holds now, or that its counter grew since it was read before.
@@ -204,20 +217,6 @@ class LoadRecorder:
         before = self._counted.get(key, value)
         self._counted[key] = value
         return value > before
-
-    def _note(self, device: str, seconds: float, now: dict[str, float], reasons: dict[str, bool]) -> None:
-        """Note what was read *now*, for whoever watches a load, and when it was throttled."""
-        if not now and not reasons:
-            return
-        known = self._now.get(device, UNREAD)
-        throttle = tuple(name for name, holds in reasons.items() if holds) if reasons else known.throttle
-        self._now[device] = Conditions(
-            **{name: now.get(name, getattr(known, name)) for name in QUANTITIES}, throttle=throttle
-        )
-        if self._began is not None:
-            curves = self._throttled.setdefault(device, {})
-            for name, holds in reasons.items():
-                curves.setdefault(name, Curve()).add(seconds - self._began, float(holds))
 
 
 def _most(*values: float | None) -> float | None:

@@ -66,12 +66,14 @@ def look(
     confirmed: bool = True,
     locked: bool = False,
     also: Also = lambda _snapshot: (),
+    events: Sequence[Event] = (),
 ) -> Snapshot:
     """Read every device twice and return the snapshot. *results* of loads that just ran are judged with it.
 
     *keep* is given the episodes that each round changed, and the engine's memory after it. What need not be
     *confirmed* is read once: that shows what is here, who uses it, and what is hard. *locked* says that the caller
-    holds the node lock. *also* returns results that a look adds to them, for the next one.
+    holds the node lock. *also* returns results that a look adds to them, for the next one. *events* are what drivers
+    told before.
 
     Raises BusyError while an agent or another look reads the devices, StoreError in directories of a simulated node,
     ConfigurationError where /proc is of other processes.
@@ -86,6 +88,8 @@ def look(
     info = msgspec.structs.replace(agent_info(configuration, configured, clock.instant()), notices=notices)
     for result in results:
         engine.take_result(result)
+    for event in events:
+        engine.take_event(event)
     with nullcontext() if locked else acquire_node_lock(Path(configuration.agent.runtime_dir), purpose):
         most = MOST_LOOKS if confirmed else 1
         return proved(_look(engine, info, configuration, clock, memory.get("kernel_log"), keep, also, most), names)

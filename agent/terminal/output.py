@@ -160,15 +160,15 @@ def paint(word: str) -> str:
     return f"\x1b[{code}m{word}\x1b[0m" if code and uses_colour(sys.stdout) else word
 
 
-def table(rows: Sequence[Sequence[str]], headings: Sequence[str] = ()) -> str:
-    """Return *rows* as aligned columns under *headings*; the last column keeps its length."""
+def table(rows: Sequence[Sequence[str]], headings: Sequence[str] = (), *, gap: int = 2) -> str:
+    """Return *rows* as columns under *headings*, *gap* blanks apart; the last column keeps its length."""
     lines = [list(headings), *map(list, rows)] if headings else [list(row) for row in rows]
     if not lines:
         return ""
     lines = [[_printable(cell) for cell in line] for line in lines]
     widths = [max(_width(line[column]) for line in lines) for column in range(len(lines[0]))]
     return "\n".join(
-        "  ".join(cell + " " * (width - _width(cell)) for cell, width in zip(line, widths, strict=True)).rstrip()
+        (" " * gap).join(cell + " " * (width - _width(cell)) for cell, width in zip(line, widths, strict=True)).rstrip()
         for line in lines
     )
 

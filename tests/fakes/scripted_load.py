@@ -44,6 +44,9 @@ def now() -> Instant:
     return Instant("boot", time.clock_gettime_ns(time.CLOCK_BOOTTIME), time.time())
 
 
+BEGAN = now()
+
+
 def result(burn: Burn, state: ResultState, **conditions: Any) -> Result:
     """Return the result of *burn*."""
     figures = VERIFIED if state is ResultState.FINISHED else {}
@@ -52,7 +55,7 @@ def result(burn: Burn, state: ResultState, **conditions: Any) -> Result:
         devices=(burn.parameters["device"],),
         dtype=burn.parameters["dtype"],
         state=state,
-        started=now(),
+        started=BEGAN,
         ended=now(),
         detail=conditions.get("refusal", ""),
         conditions=conditions,
