@@ -441,6 +441,21 @@ def test_what_was_wrong_is_told_before_it_is_examined() -> None:
     assert (result.state, result.metric("mismatches")) == (ResultState.INTERRUPTED, last.metric("mismatches"))
 
 
+@pytest.mark.parametrize("self_test", [True, False])
+def test_the_live_table_counts_what_a_proved_checker_verified(self_test: bool) -> None:
+    """Without a self-test nothing is verified, at no moment of the load."""
+    shown: list[dict[str, float | int]] = []
+
+    class Shown(Watcher):
+        def tick(self, ratio: float, phase: str, figures: dict[str, float | int]) -> None:
+            super().tick(ratio, phase, figures)
+            shown.append(figures)
+
+    run_gemm(Run(msgspec.structs.replace(REQUEST, self_test=self_test), SystemClock()), Shown())
+    assert (shown[-1]["gemms_verified"] > 0) is self_test
+    assert shown[-1]["gemms_checked"] > 0
+
+
 def test_missed_fault_in_the_self_test_leaves_results_unmeasured() -> None:
     """What was verified by a checker that overlooks a planted fault is not called verified."""
     run = Run(REQUEST, SystemClock())

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import argparse
 import selectors
+import signal
 import time
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -46,7 +47,7 @@ from nodevet.checks.core.scheduler import WriterStatus
 from nodevet.checks.engine.completeness import Planned
 from nodevet.checks.engine.naming import chosen
 from nodevet.checks.system.lock import acquire_node_lock
-from nodevet.checks.system.signals import SignalPipe, ending, interrupting, undisturbed
+from nodevet.checks.system.signals import SignalPipe, ending, heeding_ctrl_c, interrupting, undisturbed
 from nodevet.exporters.documents.schema import burn_in_document, encode
 from nodevet.exporters.documents.types import BurnInDocument, DeviceDocument, StatusDocument
 
@@ -146,6 +147,7 @@ class Load(msgspec.Struct, frozen=True):
     spawn: Spawn
     patience_seconds: float
     began: float = 0.0
+    signals: list[int] = []
     ended: list[BurnInDocument] = []
 
     def end(self, document: BurnInDocument) -> None:
@@ -153,6 +155,11 @@ class Load(msgspec.Struct, frozen=True):
         self.ended.append(document)
         if self.output is not None:
             self.output.write(encode(document), last=True)
+
+    @property
+    def hurried(self) -> bool:
+        """Return whether Ctrl-C came after the load was told to end: nothing is waited for any more."""
+        return len(self.signals) > 1
 
     @property
     def until(self) -> float:
@@ -190,7 +197,7 @@ def _with_agent(load: Load) -> None:
             results = _load(
                 load, devices, lock, claims.look, among=among, found=delivery.found, watch=AgentWatch(socket)
             )
-            document = delivery.ended(results, session, lambda: passed.count)
+            document = delivery.ended(results, session, lambda: passed.count, hurried=load.hurried)
             if document is None:
                 document = _judged_alone(load, devices, results, late)
             elif document.agent is not None:
@@ -272,6 +279,10 @@ def _writer_before(load: Load) -> WriterStatus | None:
     return first_status(settings.slurm, settings.slurm.node_name or node_name(settings), memory, boot_id)
 
 
+class _NotJudgedError(NodevetError):
+    """Nobody waits for the verdict."""
+
+
 def _judged_alone(
     load: Load,
     devices: tuple[Device, ...],
@@ -294,21 +305,24 @@ def _judged_alone(
         return () if late is None else late.told(seen.devices, results, seen.time)
 
     try:
-        after = look(
-            settings,
-            results=results,
-            purpose="nodevet burn-in",
-            keep=history.take,
-            locked=readers is not None,
-            also=also,
-            events=events,
-        )
-    except NodevetError as error:
+        if load.hurried:
+            raise _NotJudgedError("Ctrl-C came twice")
+        with heeding_ctrl_c() if load.signals else nullcontext():
+            after = look(
+                settings,
+                results=results,
+                purpose="nodevet burn-in",
+                keep=history.take,
+                locked=readers is not None,
+                also=also,
+                events=events,
+            )
+    except (NodevetError, KeyboardInterrupt) as error:
         trouble = keep_unjudged(settings, results)
         there = load.arguments.output or "the printed output"
         kept = f"are only in {there}, because the history cannot be written: {trouble}"
         kept = kept if trouble else "are in the history"
-        _complain(f"the node was not judged after the burn-in: {error}; its results {kept}")
+        _complain(f"the node was not judged after the burn-in: {str(error) or 'Ctrl-C came again'}; its results {kept}")
         return _of_load(load, devices, (), results, "the node was not judged after the burn-in")
     if late is not None:
         results = (*results, *late.results)
@@ -362,7 +376,7 @@ def _load(
             refused=refused,
             until=load.until,
         )
-        stack.enter_context(SignalPipe(selector, lambda _number: running.stop("interrupted"), ending()))
+        stack.enter_context(SignalPipe(selector, partial(_signalled, load, running), ending()))
         while not running.done:
             for key, mask in selector.select(JOBS_EVERY_SECONDS):
                 key.data(mask)
@@ -380,6 +394,16 @@ def _load(
                     so_far = _of_load(load, devices, planned, running.so_far, "the burn-in has not finished")
                     load.output.write(encode(so_far))
     return running.results
+
+
+def _signalled(load: Load, running: LoadRun, number: int) -> None:
+    """End the load and keep what it tells; a Ctrl-C after that has it killed, and nothing is waited for."""
+    if not running.stopping:
+        load.signals.append(number)
+        running.stop("interrupted")
+    elif number == signal.SIGINT:
+        load.signals.extend((signal.SIGINT, number))
+        running.stop("interrupted", at_once=True)
 
 
 def _title(load: Load, running: LoadRun) -> str:

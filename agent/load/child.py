@@ -13,9 +13,10 @@ from typing import Any
 
 import msgspec
 
+from nodevet.checks.burnin.metrics import UNITS
 from nodevet.checks.burnin.stops import STOPPED_SECONDS
 from nodevet.checks.core.clock import Clock
-from nodevet.checks.core.model import Instant, Result, ResultState
+from nodevet.checks.core.model import Instant, Metric, Result, ResultState
 from nodevet.checks.core.wire import Burn, Failed, Found, Message, Note, ProgressMessage, Ready, ResultMessage
 from nodevet.checks.engine.completeness import KILLED
 from nodevet.checks.ipc.child_process import Child, Patience
@@ -24,9 +25,14 @@ from nodevet.checks.system.procfs import STOPPED, ChildRecord
 
 from .wrong import carried_on
 
+_KEPT = ("gemms_verified", "gemms_checked", "mismatches", "measured_seconds")
+"""What a workload tells with its progress that is true of it whenever it ends."""
+
 STOP = Patience(terminate=0.1, kill=1.3, abandon=1.95)
 """A load takes SIGTERM as a second word to stop and needs up to 1 s to give back what it holds. It is gone before
 the agent that stops it is: else the last state said for two minutes that it runs, and prologs waited for it."""
+AT_ONCE = Patience(terminate=0.0, kill=0.0, abandon=0.65)
+"""Somebody said a second time that it must end: what it told so far is its result."""
 PAST_DEADLINE = Patience(terminate=0.0, kill=2.0, abandon=4.0)
 """The child takes up to 1 s after SIGTERM to tell what it knows."""
 
@@ -71,7 +77,8 @@ class LoadChild:
         """What the workload told of wrong results so far, or None."""
         self.detail = ""
         """Why the child ended, where it did not just stop."""
-        self._stopping = False
+        self._stopping = self._at_once = False
+        self._figures: Mapping[str, Any] = {}
         self._gave_up = False
         self._stuck = False
         self._ended = False
@@ -118,18 +125,23 @@ class LoadChild:
         now = self._clock.monotonic()
         self._job = _Job(burn, self._clock.instant(), now + deadline_seconds)
         self.known = None
+        self._figures = {}
         self._heard = self._ticked = now
         if self.alive:
             self._child.send(burn)
         else:
             self._result(ResultState.REFUSED, self.detail or "the load was stopped")
 
-    def stop(self, reason: str = "stopped") -> None:
-        """Begin to end the load; ``at_rest`` within two seconds if the loop goes on."""
+    def stop(self, reason: str = "stopped", *, at_once: bool = False) -> None:
+        """Begin to end the load; ``at_rest`` within two seconds if the loop goes on.
+
+        *at_once*: it is killed, and its result is what it told so far.
+        """
         if not self._ended:
             self._stopping = True
+            self._at_once = self._at_once or at_once
             self.detail = self.detail or reason
-            self._child.finish(STOP, ask=True)
+            self._child.finish(AT_ONCE if at_once else STOP, ask=not at_once)
 
     def tick(self) -> None:
         """Do what is due."""
@@ -166,6 +178,7 @@ class LoadChild:
         self._heard = self._clock.monotonic()
         match message:
             case ProgressMessage():
+                self._figures = message.figures or self._figures
                 self.known = None if self.known is None else carried_on(self.known, message.figures)
                 if self._on_tick is not None:
                     self._on_tick(message)
@@ -208,7 +221,7 @@ class LoadChild:
         if not self.detail and (self._job is not None or ended.status):
             last = f"; it said last: {said}" if (said := self._child.tail.last) else ""
             self.detail = f"the load {ended}{self._in_call()}{last}"
-            if ended.signal == signal.SIGKILL and not self._gave_up:
+            if ended.signal == signal.SIGKILL and not (self._gave_up or self._at_once):
                 self.detail += ": by the out of memory killer, a person or an oops; read the kernel log (dmesg)"
                 self._killed = True
         elif not self.detail and self.results:
@@ -240,6 +253,7 @@ class LoadChild:
             shape=tuple(burn.parameters.get("shape") or ()),
             detail=detail,
             conditions={KILLED: True} if self._killed else {},
+            metrics=_told(self._figures) if self._at_once else (),
         )
         self._job = None
         self.results.append(self._complete(blank))
@@ -255,3 +269,8 @@ class LoadChild:
         return msgspec.structs.replace(
             known, state=result.state, ended=result.ended, detail=result.detail or known.detail
         )
+
+
+def _told(figures: Mapping[str, Any]) -> tuple[Metric, ...]:
+    """Return the figures of a workload that was killed, as it told them last."""
+    return tuple(Metric(name, figures[name], UNITS[name]) for name in _KEPT if name in figures)

@@ -77,13 +77,20 @@ class Delivery:
         return ""
 
     def ended(
-        self, results: tuple[Result, ...], session: Session, signals: Callable[[], int] = lambda: 0
+        self,
+        results: tuple[Result, ...],
+        session: Session,
+        signals: Callable[[], int] = lambda: 0,
+        *,
+        hurried: bool = False,
     ) -> BurnInDocument | None:
         """Return what the agent makes of *results*, by *session* or a new one; None where no agent takes them.
 
-        *signals* counts those that came: another one while the agent is waited for leaves it two seconds.
+        *signals* counts those that came: another one while the agent is waited for leaves it two seconds. *hurried*: it
+        has only two seconds from the start.
         """
         before, began = signals(), self._clock()
+        self._hurried_until = began + HURRIED_SECONDS if hurried else None
         deadline = began + self._patience_seconds
 
         def left(until: float) -> float:

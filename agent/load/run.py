@@ -230,11 +230,14 @@ class LoadRun:
             else:
                 worker.child.stop("all done")
 
-    def stop(self, reason: str) -> None:
-        """Begin to end every child; ``done`` within two seconds if the loop goes on."""
+    def stop(self, reason: str, *, at_once: bool = False) -> None:
+        """Begin to end every child; ``done`` within two seconds if the loop goes on.
+
+        They check what waits and tell their results; *at_once* they are killed, and what they told before counts.
+        """
         self._stopped = self._stopped or reason
         for worker in self._workers:
-            worker.child.stop(reason)
+            worker.child.stop(reason, at_once=at_once)
 
     def _collect(self, worker: _Worker) -> None:
         """Take the results that came from *worker*."""

@@ -158,6 +158,11 @@ def plain_line(ratio: float, rows: Sequence[LiveRow], width: int = WIDTH) -> str
     return line or _printable(parts[0])[:width]
 
 
+def _stage(row: LiveRow) -> str:
+    """Return what a log tells at once: another format, and that the load is ending; the set-up has many phases."""
+    return row.phase if row.phase.endswith("stop") else row.phase.partition(" ")[0]
+
+
 def _span(values: Sequence[float], unit: str) -> str:
     if not values:
         return ""
@@ -216,7 +221,7 @@ class LiveTable:
         return f"\r\x1b[{lines}A" if lines else "\r"
 
     def _tell(self, ratio: float, rows: Sequence[LiveRow]) -> None:
-        changed = [(row.phase.partition(" ")[0], bool(row.wrong)) for row in rows]
+        changed = [(_stage(row), bool(row.wrong)) for row in rows]
         now = self._clock()
         if changed != self._said or now - self._said_at >= PLAIN_SECONDS:
             self._said, self._said_at = changed, now

@@ -116,6 +116,16 @@ def undisturbed() -> Iterator[PassedBy]:
 
 
 @contextmanager
+def heeding_ctrl_c() -> Iterator[None]:
+    """Let Ctrl-C interrupt the work within ``undisturbed``, by KeyboardInterrupt. Main thread only."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
 def interrupting() -> Iterator[None]:
     """Let SIGTERM and SIGHUP interrupt the work as Ctrl-C does, so that its cleanup runs. Main thread only."""
     numbers = [number for number in ending() if number is not signal.SIGINT]

@@ -2,7 +2,8 @@
 
 Run as ``python -I scripted_load.py '{"fp32": "finish", "bf16": "die"}' --descriptor N --progress M``: ``finish`` is a
 verified result, ``large`` one of 150 kB, ``long`` one of ten minutes, as warm as any wrong one, ``no_format`` and
-``no_torch`` are refusals, ``share`` tells its duration, ``hang`` never answers,
+``no_torch`` are refusals, ``share`` tells its duration, ``hang`` never answers, ``deaf`` does not even hear SIGTERM,
+``drain`` verifies what waits when it is stopped,
 ``die`` ends at once.
 ``on:END`` tells of 5000 products compared in 700 s before it does END.
 ``wrong:END`` tells of a wrong result first, then does END: one of those, ``abort``, ``segv``, ``kill``, ``exit``,
@@ -109,6 +110,17 @@ def end(how: str, message: Burn, channel: Channel) -> None:
             signal.pause()
         case "hang":
             signal.pause()
+        case "deaf":
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+            while True:
+                time.sleep(60)
+        case "drain":
+            while not isinstance(channel.receive(), Stop):
+                pass
+            drained = result(message, ResultState.INTERRUPTED)
+            metrics = tuple(Metric(name, value, "count") for name, value in VERIFIED.items())
+            channel.send(ResultMessage(msgspec.structs.replace(drained, metrics=metrics)))
+            sys.exit()
 
 
 def copy(source: Path, target: Path, standing: str) -> None:
