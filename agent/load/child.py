@@ -221,7 +221,7 @@ class LoadChild:
         if not self.detail and (self._job is not None or ended.status):
             last = f"; it said last: {said}" if (said := self._child.tail.last) else ""
             self.detail = f"the load {ended}{self._in_call()}{last}"
-            if ended.signal == signal.SIGKILL and not (self._gave_up or self._at_once):
+            if ended.signal == signal.SIGKILL and not self._gave_up:
                 self.detail += ": by the out of memory killer, a person or an oops; read the kernel log (dmesg)"
                 self._killed = True
         elif not self.detail and self.results:
