@@ -130,15 +130,20 @@ def test_a_command_ends_with_an_agent_that_was_killed(tmp_path: Path) -> None:
         until(lambda: members(file) == [])
 
 
-def test_a_card_that_is_not_listed_any_more_is_missing(tmp_path: Path) -> None:
-    """A device that the node had and the command does not tell of fails the node."""
+def test_a_card_that_is_not_listed_any_more_is_unknown_until_it_is_listed_again(tmp_path: Path) -> None:
+    """The tool that the script asks may have been killed. Only where the script says so is the card lost."""
     tool = SettableTool(tmp_path)
     tool.print(device("a"), device("b"))
     with agent(tmp_path, table(tool.program)) as running:
         running.wait_for_verdict("ok")
         tool.print(device("a"))
-        finding = running.wait_for_finding("device.missing")
-        assert finding["device"] == "acme:b"
+        status = running.wait_for(lambda status: "does not print it any more" in status["reason"])
+        assert (status["verdict"], status["hard"]) == ("unknown", False)
+        tool.print(device("a"), device("b"))
+        running.wait_for_verdict("ok")
+        lost = {**device("b"), "readings": [], "failure": {"kind": "lost", "detail": "fell off the bus"}}
+        tool.print(device("a"), lost)
+        assert running.wait_for_finding("device.lost")["device"] == "acme:b"
         assert running.wait_for_verdict("failed")["hard"]
 
 

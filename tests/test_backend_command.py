@@ -248,10 +248,10 @@ def test_one_value_that_cannot_be_taken_costs_its_reading_alone(
     )
 
 
-def test_a_device_that_is_not_listed_any_more_is_lost_then_gone(
+def test_a_device_that_is_not_listed_any_more_is_unread_then_gone(
     tmp_path: Path, open_tools: Callable[..., Tools]
 ) -> None:
-    """In the round in which it is missing it is lost; after that round it is no device of the node."""
+    """In the round in which it is missing it is unread; after that round it is no device of the node."""
     tool = SettableTool(tmp_path)
     tool.print(device("a"), device("b"))
     tools = open_tools(command(tool.program))
@@ -259,7 +259,8 @@ def test_a_device_that_is_not_listed_any_more_is_lost_then_gone(
     tool.print(device("a"))
     failure = tools.round()["acme:b", "fast"].failure
     assert failure is not None
-    assert (failure.kind, failure.detail) == (FailureKind.LOST, "command.acme does not list it any more")
+    told = (FailureKind.ERROR, False, "command.acme does not list it any more")
+    assert (failure.kind, failure.of_driver, failure.detail) == told
     assert [entry.id for entry in tools.supervisor.devices] == ["acme:a"]
 
 

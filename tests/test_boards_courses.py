@@ -32,6 +32,12 @@ def quiet(snapshot: Snapshot) -> bool:
     return not any(entry.outcome is Outcome.FAIL for entry in snapshot.episodes)
 
 
+def unknown(snapshot: Snapshot) -> set[str]:
+    """Return the devices that are missing without proof."""
+    missing = (entry for entry in snapshot.episodes if entry.key.code == "device.missing")
+    return {entry.key.device for entry in missing if entry.outcome is Outcome.UNMEASURED}
+
+
 @pytest.mark.parametrize("kind", ["nvidia", "nvidia split", "amd split"])
 @pytest.mark.parametrize("bus_later", [True, False])
 def test_former_boards_and_their_parts_leave_the_page_with_their_hardware(kind: str, bus_later: bool) -> None:
@@ -140,11 +146,25 @@ def test_a_board_that_another_source_lists_is_known_by_its_serial() -> None:
 
 
 def test_a_lost_board_keeps_no_sibling_under_the_former_name_of_its_command() -> None:
-    """The siblings go on under the new name; the loss stays."""
+    """The siblings go on under the new name; the loss stays unknown."""
     node = begun("names", 3)
     node.boards[2].lists = False
-    assert hard([node.round() for _ in range(2)][-1]) == {"acme:2"}
+    assert unknown([node.round() for _ in range(2)][-1]) == {"acme:2"}
     node.source = "command.next"
     node.restart()
     snapshot = [node.round() for _ in range(2)][-1]
-    assert (names(snapshot), hard(snapshot)) == ({"next:0", "next:1", "acme:2"}, {"acme:2"})
+    assert (names(snapshot), unknown(snapshot)) == ({"next:0", "next:1", "acme:2"}, {"acme:2"})
+
+
+@pytest.mark.parametrize(("kind", "is_proven"), [("addresses", True), ("serials", False), ("names", False)])
+def test_only_the_bus_proves_the_loss_of_a_board_that_a_command_leaves_out(kind: str, is_proven: bool) -> None:
+    """The script leaves out a board whose tool was killed; once the bus shows it no longer, it is lost."""
+    node = begun(kind, 3)
+    node.boards[2].lists = False
+    snapshot = [node.round() for _ in range(20)][-1]
+    assert (hard(snapshot), len(unknown(snapshot))) == (set(), 1)
+    node.boards[2].lists = True
+    assert [node.round() for _ in range(2)][-1].verdict.state is State.OK
+    node.boards[2].lists = node.boards[2].on_bus = False
+    snapshot = [node.round() for _ in range(3)][-1]
+    assert (len(hard(snapshot)), len(unknown(snapshot))) == ((1, 0) if is_proven else (0, 1))

@@ -121,6 +121,26 @@ def test_a_gaudi_card_arrives_with_its_identity_and_units(gaudi: Path, hl_smi: F
     }
 
 
+def test_a_card_that_hl_smi_leaves_out_is_lost_where_its_driver_says_so(
+    gaudi: Path, hl_smi: FakeHlSmi, tmp_path: Path
+) -> None:
+    """A card in reset, or one of which the kernel says nothing, is left out: nodevet does not know what it is."""
+    for number, status in enumerate(("operational", "disabled", "in reset", "needs reset")):
+        board = tmp_path / f"sys/devices/pci0000:4c/0000:{0x4D + number:02x}:00.0"
+        board.mkdir(parents=True)
+        (board / "status").write_text(f"{status}\n")
+        node = tmp_path / f"sys/class/accel/accel{number}"
+        node.mkdir(parents=True)
+        (node / "device").symlink_to(board)
+    found = accepted(run([gaudi], HL_SMI=hl_smi.program, NODEVET_ROOT=tmp_path))
+    told = {card.pci: card.failure and (card.failure.kind, card.failure.detail) for card in found.devices}
+    assert told == {
+        PCI: None,
+        "0000:4e:00.0": ("lost", "hl-smi does not list it, and its driver says 'disabled'"),
+        "0000:50:00.0": ("lost", "hl-smi does not list it, and its driver says 'needs reset'"),
+    }
+
+
 def test_what_hl_smi_does_not_know_is_not_made_up(gaudi: Path, hl_smi: FakeHlSmi) -> None:
     """N/A is unsupported, nonsense is an error, and an older release without a field still gives the others."""
     hl_smi.list({**CARD, "power.draw": "N/A", "utilization.aip": "busy", "uuid": "N/A"}, knows_ecc=False)

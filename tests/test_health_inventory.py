@@ -223,6 +223,24 @@ def test_the_only_board_is_judged_as_any_when_it_is_left_alone(blamed: int, outc
     assert (finding.outcome, finding.required) == (outcome, outcome is Outcome.UNMEASURED)
 
 
+@pytest.mark.parametrize("is_known", [True, False])
+@pytest.mark.parametrize("shortage", ["", "it ran under an RLIMIT_NOFILE of 24"])
+def test_a_list_that_was_made_under_a_shortage_proves_no_loss(shortage: str, is_known: bool) -> None:
+    """The library was refused a descriptor, perhaps, and left the board out; by name, or on the bus alone."""
+    page = bare_board("0000:3b:00.0", "nvidia")
+    board = gpu("uuid-9", "0000:3b:00.0")
+    short = msgspec.structs.replace(reader("nvidia"), shortage=shortage)
+    view = msgspec.structs.replace(healthy(), devices=(*healthy().devices, page), readers=(reader("host"), short))
+    view = remembered(view, board, at()) if is_known else view
+    code, device = ("device.missing", board.id) if is_known else ("device.lost", page.id)
+    finding = of(judge("inventory", view), code, device)
+    if shortage:
+        assert (finding.outcome, finding.required, finding.action) == (UNMEASURED, True, Action.WATCH)
+        assert shortage in finding.message
+    else:
+        assert (finding.outcome, finding.hard) == (FAIL, True)
+
+
 def test_board_that_its_own_driver_does_not_answer_for_is_lost() -> None:
     """The driver is bound and answers for the siblings: the board is at fault, and there is nothing to install."""
     findings = judge("inventory", beside_answering_siblings("nvidia"))
@@ -427,16 +445,15 @@ def remembered(view: View, board: Device, last: Instant) -> View:
 def test_a_board_that_a_command_has_not_listed_since_the_boot_is_not_gone(
     last: Instant, waits: bool, minutes: float, is_late: bool
 ) -> None:
-    """Its driver may take a board after the other. One that was listed since the boot is gone at once."""
+    """Its driver may take a board after the other. One that was listed since the boot is not awaited: it is unknown."""
     card = gpu("acme:7", pci=None, uuid=None, serial="S7", backend="command.acme", vendor="acme")
     listed = gpu("acme:6", pci=None, uuid=None, serial="S6", backend="command.acme", vendor="acme")
     view = msgspec.structs.replace(healthy(), devices=(*healthy().devices, listed))
     view = msgspec.structs.replace(view, readers=(*view.readers, reader("command.acme")))
     finding = of(judge("inventory", up_for(remembered(view, card, last), minutes)), "device.missing", card.id)
-    if waits and not is_late:
-        assert (finding.outcome, finding.required) == (UNMEASURED, True)
-    else:
-        assert (finding.outcome, finding.hard) == (FAIL, True)
+    assert (finding.outcome, finding.required) == (UNMEASURED, True)
+    assert ("not listed by command.acme since the boot" in finding.message) == (waits and not is_late)
+    assert ("does not print it any more" in finding.message) == (not waits or is_late)
 
 
 @MINUTES_UP

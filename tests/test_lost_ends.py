@@ -29,9 +29,10 @@ from nodevet.checks.core.model import (
 from nodevet.checks.engine.baseline import recognised
 from nodevet.checks.engine.consequences import joined
 from nodevet.checks.engine.engine import ConfiguredCheck, Engine
+from nodevet.checks.engine.missed import is_missed
 from nodevet.checks.engine.registry import discover
 from nodevet.checks.engine.verdicts import narrowed
-from nodevet.checks.engine.view import Cadence, KnownDevices, Seen
+from nodevet.checks.engine.view import Cadence, KnownDevices, Seen, View
 
 BOARDS = 8
 DEAD = 2
@@ -335,10 +336,10 @@ class Modules:
         expected = State.OK if pages == BOARDS else State.UNKNOWN
         assert [self.look().verdict.state for _ in range(3)] == [expected] * 3
 
-    def look(self, *dead: int, also: tuple[int, int] | None = None) -> Snapshot:
+    def look(self, *dead: int, also: tuple[int, int] | None = None, up: bool = False) -> Snapshot:
         """Judge a round in which the command lists no module that is *dead*, and the kernel still its PCI page.
 
-        What links lead there are down, and *also* a port of a module.
+        What links lead there are down (unless *up*), and *also* a port of a module.
         """
         self.seconds += 10
         self.engine.take_devices("host", self.pages)
@@ -352,7 +353,8 @@ class Modules:
                 continue
             ends = [other for other in range(BOARDS) if other != number for _ in range(LINKS_EACH)] + [None] * OUTSIDE
             links = {
-                ("link_active", link(port)): end not in dead and (number, port) != also for port, end in enumerate(ends)
+                ("link_active", link(port)): (up or end not in dead) and (number, port) != also
+                for port, end in enumerate(ends)
             }
             taken = sample(entry, {**whole, **links})
             self.engine.take_sample(msgspec.structs.replace(taken, time=at(self.seconds)))
@@ -367,6 +369,37 @@ def test_a_dead_module_is_one_finding_where_some_ports_lead_outside() -> None:
     assert looked[-1].device_verdicts["hl:0"].state is State.OK
     assert {device for _, device in counting(Modules().look(DEAD, 5))} == {"hl:2", "hl:5"}
     assert len({device for _, device in counting(Modules().look(DEAD, also=(0, 0)))}) == BOARDS
+
+
+def missing_of(snapshot: Snapshot, device: str) -> Outcome:
+    """Return the outcome of the finding that *device* is missing."""
+    return next(
+        found.outcome for found in snapshot.findings if (found.code, found.device) == ("device.missing", device)
+    )
+
+
+def test_a_module_that_is_left_out_beside_a_broken_link_is_not_proven_lost() -> None:
+    """The siblings have not lost as many links each, or none at all: the tool of the script was killed."""
+    assert missing_of(Modules().look(DEAD), "hl:2") is Outcome.FAIL
+    assert missing_of(Modules().look(DEAD, also=(0, 0)), "hl:2") is Outcome.UNMEASURED
+    assert missing_of(Modules().look(DEAD, up=True), "hl:2") is Outcome.UNMEASURED
+    assert missing_of(Modules().look(DEAD, up=True, also=(0, 0)), "hl:2") is Outcome.UNMEASURED
+
+
+@pytest.mark.parametrize("peer", ["hl:2", "0000:02:00.0", "hl:3"])
+def test_links_that_lead_elsewhere_prove_no_loss(peer: str) -> None:
+    """Each sibling says to which board its first link leads, by its name or its address, and lost that link."""
+    board, siblings = gpu("hl:2", "0000:02:00.0", uuid=None, backend=TOOL), []
+    view = View(now=at())
+    for number in (0, 1):
+        sibling = gpu(f"hl:{number}", f"0000:0{number}:00.0", uuid=None, backend=TOOL, links=(Link(0, peer),))
+        siblings.append(sibling)
+        down = sample(sibling, {("link_active", link(0)): False})
+        seen = {**view.memory.seen, sibling.id: Seen(sibling, at(), at(), (0,))}
+        view = msgspec.structs.replace(
+            view, samples={**view.samples, (sibling.id, "fast"): down}, memory=KnownDevices(seen)
+        )
+    assert is_missed(msgspec.structs.replace(view, devices=tuple(siblings)), board) is (peer != "hl:3")
 
 
 def test_boards_that_tell_no_address_are_those_on_the_bus_where_there_are_as_many() -> None:

@@ -22,6 +22,7 @@ from fakes.freezer import Freeze
 from nodevet.agent.config.reader_plan import ReaderPlan
 from nodevet.agent.load.child import LoadChild
 from nodevet.agent.readers.quarantine import Quarantine
+from nodevet.agent.readers.shortages import Shortages
 from nodevet.agent.readers.supervisor import Supervisor
 from nodevet.checks.core.clock import SystemClock
 from nodevet.checks.core.model import NEVER, Failure, FailureKind, ReaderState, ResultState
@@ -332,6 +333,32 @@ def test_a_lost_device_is_passed_on_and_the_reader_goes_on(bench: Bench) -> None
     bench.write(read={"b": "lost"})
     assert outcome(bench.round()) == {"a": "ok", "b": "lost", "c": "ok"}
     assert bench.status().state is ReaderState.RUNNING
+
+
+def test_a_list_that_lacks_a_device_tells_under_which_shortage_it_was_made(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is asked at a start, whose list may be short already, and where a device is left out, until none is short."""
+    short: list[str] = []
+    monkeypatch.setattr(Shortages, "descriptor_shortage", lambda _self: "".join(short))
+    bench.round()
+    short.append("all descriptors are in use")
+    bench.round(INTERVAL)
+    assert bench.status().shortage == "", "nothing was left out"
+    bench.write(devices=["a", "b"])
+    for _ in range(2):
+        bench.round(INTERVAL)
+        assert bench.status().shortage == "all descriptors are in use"
+    short.clear()
+    bench.round(INTERVAL)
+    assert bench.status().shortage == ""
+    short.append("all descriptors are in use")
+    bench.write(read={"a": "kill"})
+    bench.clock.advance(INTERVAL)
+    bench.until(lambda: bench.status().state is ReaderState.CRASHED and bench.status().pid is None)
+    bench.write(read={})
+    bench.round(INTERVAL)
+    assert (bench.status().starts, bench.status().shortage) == (2, "all descriptors are in use")
 
 
 @pytest.mark.parametrize("behaviour", ["garbage", "hang_up"])

@@ -258,6 +258,10 @@ class Blame:
         kind = FailureKind.ERROR if failure.kind in SAID_WITHOUT_ASKING else failure.kind
         return msgspec.structs.replace(failure, kind=kind, detail=f"{failure.detail}; {want}", of_driver=False)
 
+    def shortage(self, child: Child) -> str:
+        """Return what may have kept *child* from a device when it listed its devices; empty if nothing did."""
+        return self._wants.behind(child, FailureKind.LOST, self._shared or ())
+
     # A process that exited.
 
     def starts(self) -> None:

@@ -245,7 +245,8 @@ class Reader:
         self._blame.record_success()
         self._blame.loaded(self._child)
         self._restarts.absences = 0
-        self._change(since=self._clock.instant(), refusals=0, versions=ready.versions)
+        shortage = self._blame.shortage(self._child)
+        self._change(since=self._clock.instant(), refusals=0, versions=ready.versions, shortage=shortage)
         self.rounds.groups = ready.groups
         self.rounds.list_devices(ready.devices)
         self._say(ReaderState.RUNNING, "")
@@ -283,6 +284,8 @@ class Reader:
         self._change(last_round=ended, looked=ended)
         self.rounds.tell_skipped(done)
         if done.devices is not None:
+            if self._status.shortage or self.rounds.lacks(done.devices):
+                self._change(shortage=self._blame.shortage(self._child))
             self.rounds.list_devices(done.devices)
         if self._status.since:
             self._restarts.record_success(ended.seconds_since(self._status.since))

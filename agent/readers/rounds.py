@@ -179,6 +179,10 @@ class Rounds:
                 why = self.quarantine.skipped.get(device.id) or why_unread(device.id, failure, self._guilty)
                 self._tell_unread(device.id, group, schedule.number, why)
 
+    def lacks(self, devices: tuple[Device, ...]) -> bool:
+        """Return whether *devices* lack one that was listed before."""
+        return not {device.id for device in self.devices} <= {device.id for device in devices}
+
     def list_devices(self, devices: tuple[Device, ...]) -> None:
         """Store *devices*, and quarantined ones that the backend could not list without accessing them."""
         left_alone = self.quarantine.skipped.keys() - {device.id for device in devices}

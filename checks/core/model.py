@@ -141,6 +141,8 @@ class ReaderStatus(msgspec.Struct, frozen=True, kw_only=True):
     ``hangs`` and ``crashes`` count since the agent's start, ``witnessed`` the recent ones inside a driver call while
     nothing else delayed the reader, ``blamed`` the same for each device. ``left_alone`` describes the last failure of
     each quarantined device, ``refusals`` counts how often in a row its library or backend ended it with a reason.
+    ``shortage`` is what the machine refused to it, or may have, when it last listed fewer devices or started: such a
+    list proves no loss.
     """
 
     backend: str
@@ -161,6 +163,7 @@ class ReaderStatus(msgspec.Struct, frozen=True, kw_only=True):
     refusals: int = 0
     since: Instant | None = None
     looked: Instant | None = None
+    shortage: str = ""
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from nodevet.checks.core.model import Device, DeviceKind, ReaderState, ReaderStatus
 from nodevet.checks.reference.vendors import LENT_DRIVERS, vendor_of
 
-from .arriving import may_be_bound_yet
+from .arriving import may_be_bound_yet, places_of
 from .unlisted import not_given
 from .view import View
 
@@ -107,6 +107,16 @@ def _named_by_another(view: View, vendor: str) -> set[str | None]:
     running = {reader.backend for reader in view.readers if reader.state is ReaderState.RUNNING}
     known = (seen.device for seen in view.memory.seen.values() if seen.device.vendor == vendor)
     return {board.pci for board in known if board.backend in running - {"host", vendor}}
+
+
+def has_left_bus(view: View, board: Device) -> bool:
+    """Return whether the PCI bus, which shows other boards of the backend of *board*, does not show that board.
+
+    Where it shows none of them, as in a container or for devices of another kind, its silence says nothing.
+    """
+    places = {page.pci for page in view.on_bus}
+    is_shown = any(other.backend == board.backend and places_of(other) & places for other in view.devices)
+    return board.pci is not None and is_shown and not places_of(board) & places
 
 
 def without_address(view: View, vendor: str) -> int:

@@ -31,11 +31,19 @@ from nodevet.checks.core.model import (
     ReaderStatus,
 )
 from nodevet.checks.engine.arriving import is_being_taken, is_booting, may_be_bound_yet, not_listed_since, page_of
-from nodevet.checks.engine.bare import bare_boards, is_unanswered, out_of_place, unread_boards, without_address
+from nodevet.checks.engine.bare import (
+    bare_boards,
+    has_left_bus,
+    is_unanswered,
+    out_of_place,
+    unread_boards,
+    without_address,
+)
 from nodevet.checks.engine.baseline import UNNAMED, is_a_number
 from nodevet.checks.engine.enumeration import has_enumerated, is_read, vendors_known
 from nodevet.checks.engine.exchanged import awaits_bus, exchanged, unread_instead
 from nodevet.checks.engine.judging import Rule
+from nodevet.checks.engine.missed import is_missed
 from nodevet.checks.engine.registry import check
 from nodevet.checks.engine.renamed import COMMANDS
 from nodevet.checks.engine.unlisted import (
@@ -82,6 +90,13 @@ REPLACED = msgspec.structs.replace(
     MISSING, outcome=Outcome.WARN, fault_class=FaultClass.CONFIGURATION, action=Action.NONE, gates=False, next_step=""
 )
 """It opens and ends in the same round: the history keeps the board and its serial."""
+NOT_PRINTED = msgspec.structs.replace(
+    MISSING,
+    action=Action.INSPECT,
+    next_step="run the command by hand: it must print every device; if this one is lost, let the command print it with "
+    "the failure `lost`; if it was removed permanently, acknowledge the finding",
+)
+"""A script that leaves a device out is no witness of its loss: the tool that it asks may have been killed."""
 UNNAMED_NOW = msgspec.structs.replace(
     MISSING,
     action=Action.WATCH,
@@ -98,6 +113,9 @@ AWAITING = {
     "next_step": "wait: the driver may still be initializing the board; if it does not list the board within minutes, "
     "the board counts as lost",
 }
+LISTED_SHORT = {"action": Action.WATCH, "next_step": "end the shortage; the collector then lists the devices again"}
+SHORT, SHORT_BY_NAME = (msgspec.structs.replace(rule, **LISTED_SHORT) for rule in (LOST, MISSING))
+"""A library that is refused memory or a descriptor may leave a device out of its list."""
 AWAITED, AWAITED_BY_NAME = (msgspec.structs.replace(rule, **AWAITING) for rule in (LOST, MISSING))
 HOW_TO_GIVE = "pass every board and the host's /dev to the agent's container, or acknowledge the finding"
 GIVING = {"fault_class": FaultClass.CONFIGURATION, "action": Action.INSPECT, "gates": False, "next_step": HOW_TO_GIVE}
@@ -326,6 +344,9 @@ def _lost(view: View, device: Device) -> Finding:
             alike = device_names(view, list(others))
             facts = f"{name}: bound to {device.driver}, possibly the same board as {alike}, whose address is unknown"
             return MISPLACED.on_node(Outcome.UNMEASURED, facts, device=device.id, required=True)
+        if reader is not None and reader.shortage and device.pci not in reader.quarantined:
+            facts = f"{name}: bound to {device.driver}, and not listed; {reader.shortage}: a loss is not proven"
+            return SHORT.on_node(Outcome.UNMEASURED, facts, device=device.id, required=True)
         told = _did(reader, device) if reader is not None else ""
         why = f"which fails while listing it{told}" if told else "which lists other devices and not this one"
         return LOST.on_node(
@@ -420,14 +441,21 @@ def _missing(view: View, device: Device, replaced: Mapping[str, str]) -> Finding
     if numbers and device.uuid:
         facts = f"{name}: {device.backend} names none of {len(numbers)} boards that it lists; it may be one of them"
         return UNNAMED_NOW.on_node(Outcome.UNMEASURED, facts, device=device.id, required=True)
-    if finding := _elsewhere(view, device, reader.last_round if reader else None):
+    listed_at = reader.last_round if reader else None
+    if finding := _elsewhere(view, device, listed_at):
         return finding
+    if reader is not None and reader.shortage:
+        facts = f"{name}: not listed by {device.backend}; {reader.shortage}: a loss is not proven"
+        return SHORT_BY_NAME.on_node(Outcome.UNMEASURED, facts, device=device.id, required=True)
+    if device.backend.startswith(COMMANDS) and not (has_left_bus(view, device) or is_missed(view, device)):
+        facts = f"{name}: {device.backend} does not print it any more: a loss is not proven"
+        return NOT_PRINTED.on_node(Outcome.UNMEASURED, facts, device=device.id, required=True, evidence_time=listed_at)
     serial = f", serial {device.serial}" if device.serial else ""
     return MISSING.on_node(
         Outcome.FAIL,
         f"{name}: {device.model}{serial} is no longer enumerated",
         device=device.id,
-        evidence_time=reader.last_round if reader else None,
+        evidence_time=listed_at,
     )
 
 

@@ -130,7 +130,7 @@ class CommandBackend:
         if entry is None and are_all_renamed((known.id for known in self._listed), current.entries):
             raise BackendError(FailureKind.ERROR, f"{self._spec.backend} {OTHERWISE}")
         if entry is None:
-            raise BackendError(FailureKind.LOST, f"{self._spec.backend} does not list it any more", of_driver=True)
+            raise BackendError(FailureKind.ERROR, f"{self._spec.backend} does not list it any more")
         if entry.failure is not None:
             why = f"{self._spec.backend} says: {entry.failure.detail}"
             raise BackendError(FailureKind(entry.failure.kind), why, of_driver=True)
