@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, product
 from pathlib import Path
 
 import msgspec
@@ -12,19 +12,22 @@ import pytest
 from fakes.burnin import NO_TORCH, make_ring, prepared  # skips this file where torch is not installed
 from fakes.clocks import SteppedClock
 
+from nodevet.checks.burnin.certify import certify
 from nodevet.checks.burnin.device import open_device
 from nodevet.checks.burnin.errors import FormatError, InterruptionError, RefusedError, UntoldFormatError
 from nodevet.checks.burnin.families import Scales, data_types
 from nodevet.checks.burnin.faults import STUCK_COLUMNS, Planted
 from nodevet.checks.burnin.flags import apply_flags, forbidden_variables, relevant_variables, require_clean_environment
 from nodevet.checks.burnin.host import has_bf16_units, online_processors
+from nodevet.checks.burnin.layout import EXTRA_ROWS
 from nodevet.checks.burnin.library import Tensor, torch
 from nodevet.checks.burnin.multiply import Multiplication, choose_multiplication
 from nodevet.checks.burnin.operands import build_sets, make_sets
 from nodevet.checks.burnin.peak import Architecture
-from nodevet.checks.burnin.plan import GemmRequest, load_plans, requests_for
+from nodevet.checks.burnin.plan import DEFAULT_SEED, GemmRequest, load_plans, planned_shape, requests_for
 from nodevet.checks.burnin.ring import checked_share
 from nodevet.checks.burnin.selftest import Planting
+from nodevet.checks.burnin.shipped import shipped_digest, sums_digest
 from nodevet.checks.burnin.sums import bit_view
 from nodevet.checks.burnin.witness import exact_terms, find_witness, true_block
 from nodevet.checks.burnin.workload import ChooseMultiplication, Run, run_gemm
@@ -172,6 +175,85 @@ def broken_from_the_start(cells: Sequence[tuple[int, int]], bit: int) -> ChooseM
         return msgspec.structs.replace(real, run=broken, exact=real.exact if real.narrow else broken)
 
     return choose
+
+
+def shipped(multiplication: Multiplication, shape: tuple[int, int, int], seed: int, operand_set: int) -> str | None:
+    """Return the digest of the sums as ``benchmarks/golden_sums.py`` makes it."""
+    m, n, k = shape
+    (family, a, b) = make_sets(multiplication.data_type, m, n, k, EXTRA_ROWS, seed)[operand_set]
+    real = choose_multiplication(multiplication.data_type.name, "cpu")
+    (operands,) = build_sets([(family, a, b)], real.element, torch.device("cpu"))
+    golden = certify(msgspec.structs.replace(operands, index=operand_set), real, m, seed).golden
+    assert golden is not None
+    return sums_digest(golden)
+
+
+def test_a_product_with_its_known_sums_is_proved_by_them() -> None:
+    """No arithmetic of this host takes part; all else is as in every load."""
+    result = run_gemm(Run(REQUEST, SystemClock(), shipped=shipped), Watcher())
+    assert (result.state, result.conditions["verification"]) == (ResultState.FINISHED, "verified")
+    assert result.conditions["certified_by_shipped_sums"] == SETS
+    assert result.metric("operand_sets_certified") == SETS
+    assert run_gemm(Run(REQUEST, SystemClock()), Watcher()).conditions["certified_by_shipped_sums"] == 0
+
+
+def test_one_cell_wrong_from_the_first_product_on_has_not_its_known_sums() -> None:
+    """Then the host computes the cell by itself, as without known sums."""
+    run = Run(REQUEST, SystemClock(), shipped=shipped)
+    result = run_gemm(run, Watcher(), broken_from_the_start([(7, 9)], 20))
+    assert result.conditions["verification"] == "mismatch"
+    report = result.conditions["mismatch_reports"][0]
+    assert (report["rows"], report["columns"], report["origin"]) == ([7], [9], "first_product")
+
+
+def test_a_first_product_that_is_wrong_once_is_wrong() -> None:
+    """The host finds it right when it is computed again: the known sums alone show that it was not."""
+
+    def choose(name: str, kind: str, architecture: str | None) -> Multiplication:
+        real, spoiled = choose_multiplication(name, kind, architecture), []
+
+        def broken(a: Tensor, b: Tensor, out: Tensor) -> None:
+            real.run(a, b, out)
+            if not spoiled and a.any():
+                spoiled.append(True)
+                bit_view(out)[7, 9] ^= 1 << 20
+
+        return msgspec.structs.replace(real, run=broken)
+
+    watcher = Watcher()
+    result = run_gemm(Run(REQUEST, SystemClock(), shipped=shipped), watcher, choose)
+    assert (result.conditions["verification"], result.metric("mismatches")) == ("mismatch", 1)
+    report = result.conditions["mismatch_reports"][0]
+    assert (report["origin"], report["persistence"], report["rows"]) == ("first_product", "transient", [7])
+    assert "has not its known sums, and was right when it was computed again" in result.detail
+    assert len(watcher.told) == 1
+
+
+def test_a_table_that_is_out_of_date_blames_no_device() -> None:
+    """The host proves the product, whose sums are none of the table: the table is ours."""
+    result = run_gemm(Run(REQUEST, SystemClock(), shipped=lambda *_product: "0" * 32), Watcher())
+    assert (result.conditions["verification"], result.metric("mismatches")) == ("verified", 0)
+    assert "out of date" in result.conditions["shipped_sums"]
+
+
+@pytest.mark.parametrize("operand_set", [0, 3])
+def test_the_shipped_sums_are_those_of_the_probe(operand_set: int) -> None:
+    """The smallest product of the plan, proved on this host; a change of operands makes the table anew."""
+    shape = planned_shape("probe", "cpu", 1, "fp32")
+    real = choose_multiplication("fp32", "cpu")
+    assert shipped_digest(real, shape, DEFAULT_SEED, operand_set) == shipped(real, shape, DEFAULT_SEED, operand_set)
+
+
+@pytest.mark.parametrize("kind", ["cpu", "cuda", "rocm"])
+def test_each_product_of_the_probe_has_shipped_sums(kind: str) -> None:
+    """Of each operand set, and of both results of a format that a library may give."""
+    for cores in (1, 16, 48):
+        (request,) = requests_for("probe", "any", kind)
+        real = choose_multiplication(request.dtype, kind, "sm90" if kind == "cuda" else "gfx942")
+        outputs = {real.output} if kind == "cpu" else {real.output, real.element}
+        for output, number in product(outputs, range(real.data_type.set_count)):
+            made = msgspec.structs.replace(real, output=output)
+            assert shipped_digest(made, planned_shape("probe", kind, cores, request.dtype), request.seed, number)
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "int8"])

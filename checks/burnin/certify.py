@@ -86,7 +86,7 @@ def certify(
             reason = "the narrow result is not the exact one rounded to nearest even"
             return _refuted(reason, wrong[:, 0], wrong[:, 1], operands, data_type, narrow)
         result = rounded
-    return Certificate(golden=_golden(result, m, operands.a.matrix.device))
+    return Certificate(golden=golden_of(result, m, operands.a.matrix.device))
 
 
 class _Product(msgspec.Struct):
@@ -226,7 +226,8 @@ def _tiles(operands: OperandSet, data_type: DataType, result: Tensor, integers: 
     return Certificate(golden=None)
 
 
-def _golden(result: Tensor, m: int, device: torch.device) -> Golden:
+def golden_of(result: Tensor, m: int, device: torch.device) -> Golden:
+    """Return the sums of *result*, all rows of it, for products of *m* rows."""
     offsets = range(0, len(result) - m + 1, OFFSET_STEP)
     columns = torch.stack([column_sums(result[offset : offset + m]) for offset in offsets])
     return Golden(row_sums(result).to(device), columns.to(device))
