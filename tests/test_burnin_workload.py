@@ -178,7 +178,7 @@ def broken_from_the_start(cells: Sequence[tuple[int, int]], bit: int) -> ChooseM
 
 
 def shipped(multiplication: Multiplication, shape: tuple[int, int, int], seed: int, operand_set: int) -> str | None:
-    """Return the digest of the sums as ``benchmarks/golden_sums.py`` makes it."""
+    """Return the digest of the sums as ``checks/burnin/golden_sums.py`` makes it."""
     m, n, k = shape
     (family, a, b) = make_sets(multiplication.data_type, m, n, k, EXTRA_ROWS, seed)[operand_set]
     real = choose_multiplication(multiplication.data_type.name, "cpu")
@@ -526,16 +526,16 @@ def test_what_was_wrong_is_told_before_it_is_examined() -> None:
 @pytest.mark.parametrize("self_test", [True, False])
 def test_the_live_table_counts_what_a_proved_checker_verified(self_test: bool) -> None:
     """Without a self-test nothing is verified, at no moment of the load."""
-    shown: list[dict[str, float | int]] = []
+    told: list[dict[str, float | int]] = []
 
     class Shown(Watcher):
-        def tick(self, ratio: float, phase: str, figures: dict[str, float | int]) -> None:
-            super().tick(ratio, phase, figures)
-            shown.append(figures)
+        def tick(self, ratio: float, phase: str, shown: dict[str, float | int]) -> None:
+            super().tick(ratio, phase, shown)
+            told.append(shown)
 
     run_gemm(Run(msgspec.structs.replace(REQUEST, self_test=self_test), SystemClock()), Shown())
-    assert (shown[-1]["gemms_verified"] > 0) is self_test
-    assert shown[-1]["gemms_checked"] > 0
+    assert (told[-1]["gemms_verified"] > 0) is self_test
+    assert told[-1]["gemms_checked"] > 0
 
 
 def test_missed_fault_in_the_self_test_leaves_results_unmeasured() -> None:

@@ -312,8 +312,8 @@ def test_a_burn_in_without_an_agent_verifies_and_gives_a_report(alone: CommandLi
     text = alone(*SMALL_BURN_IN, "--output", str(file))
     lines = text.splitlines()
     assert lines[0] == "node-2: ok"
-    assert lines[1].split()[:5] == ["DEVICE", "FORMAT", "STATE", "RESULTS", "TFLOPS"]
-    assert lines[2].split()[:4] == ["cpu-0", "fp32", "finished", "verified"]
+    assert lines[1].split()[:5] == ["DEVICE", "FORMAT", "RESULT", "TFLOPS", "%PEAK"]
+    assert lines[2].split()[:3] == ["cpu-0", "fp32", "verified"]
     bound = r"error rate below 1/[1-9]\d* per device and format \(95 % confidence\)"
     assert re.fullmatch(rf"[1-9]\d* GEMMs verified, 0 wrong, {bound}", lines[-1])
 

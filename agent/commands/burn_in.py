@@ -362,9 +362,9 @@ def _load(
         selector = stack.enter_context(selectors.DefaultSelector())
         live = LiveTable()
         stack.enter_context(live.above())
-        watch = watch or Unwatched()
-        watch.start(selector)
-        stack.callback(watch.stop)
+        seen = watch or Unwatched()
+        seen.start(selector)
+        stack.callback(seen.stop)
         running = LoadRun(
             devices,
             requests,
@@ -384,8 +384,8 @@ def _load(
             if reason:
                 running.stop(f"gives way: {reason}")
             running.tick()
-            watch.tick()
-            live.show(_title(load, running), running.ratio, live_rows(running.progress, watch.known))
+            seen.tick()
+            live.show(_title(load, running), running.ratio, live_rows(running.progress, seen.known))
             found(running.so_far)
             known = [_milestone(result) for result in running.so_far]
             if known != told:

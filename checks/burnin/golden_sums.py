@@ -1,7 +1,7 @@
 """Writes checks/reference/golden_sums.csv: the sums of the probe's products, certified on this host.
 
-Run: python benchmarks/golden_sums.py >checks/reference/golden_sums.csv. The operands of a format that this processor
-has not are multiplied in fp32 or fp64, which hold their exact sums; certify proves each product.
+Run: ``python -m nodevet.checks.burnin.golden_sums >checks/reference/golden_sums.csv``. The operands of a format that
+this processor has not are multiplied in fp32, which holds their exact sums; certify proves each product.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ import sys
 
 import msgspec
 
-from nodevet.checks.burnin.certify import certify
-from nodevet.checks.burnin.layout import EXTRA_ROWS
-from nodevet.checks.burnin.library import Tensor, torch
-from nodevet.checks.burnin.multiply import Multiplication, choose_multiplication
-from nodevet.checks.burnin.operands import build_sets, make_sets
-from nodevet.checks.burnin.plan import DEFAULT_SEED, load_plans
-from nodevet.checks.burnin.shipped import sums_digest
+from .certify import certify
+from .layout import EXTRA_ROWS
+from .library import Tensor, torch
+from .multiply import Multiplication, choose_multiplication
+from .operands import build_sets, make_sets
+from .plan import DEFAULT_SEED, load_plans
+from .shipped import sums_digest
 
-SOURCE = "computed by benchmarks/golden_sums.py: exact integers, proved by certify on the host"
+SOURCE = "computed by checks/burnin/golden_sums.py: exact integers, proved by certify on the host"
 
 
 def _on_host(a: Tensor, b: Tensor, out: Tensor) -> None:
@@ -35,12 +35,12 @@ def _rows(multiplication: Multiplication, shape: tuple[int, int, int]) -> None:
             raise SystemExit(f"{name} {shape}: {certificate.reason}")
         output = str(multiplication.output).removeprefix("torch.")
         digest = sums_digest(certificate.golden)
-        print(f'{name},{output},{m},{n},{k},{DEFAULT_SEED},{each.index},{digest},"{SOURCE}"', flush=True)
+        sys.stdout.write(f'{name},{output},{m},{n},{k},{DEFAULT_SEED},{each.index},{digest},"{SOURCE}"\n')
 
 
 def main() -> None:
     """Print the table."""
-    print("dtype,output,m,n,k,seed,operand_set,digest,source")
+    sys.stdout.write("dtype,output,m,n,k,seed,operand_set,digest,source\n")
     plan = load_plans()["probe"]
     for m, n, k in dict.fromkeys(plan.shapes.cpu.values()):
         _rows(choose_multiplication("fp32", "cpu"), (m, n, k))
@@ -58,4 +58,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
