@@ -210,7 +210,8 @@ def test_a_first_product_that_is_wrong_once_is_wrong() -> None:
     """The host finds it right when it is computed again: the known sums alone show that it was not."""
 
     def choose(name: str, kind: str, architecture: str | None) -> Multiplication:
-        real, spoiled = choose_multiplication(name, kind, architecture), []
+        real = choose_multiplication(name, kind, architecture)
+        spoiled: list[bool] = []
 
         def broken(a: Tensor, b: Tensor, out: Tensor) -> None:
             real.run(a, b, out)

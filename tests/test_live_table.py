@@ -150,6 +150,20 @@ def tell_to(terminal: Terminal, line: str) -> None:
     terminal.stream.flush()
 
 
+def test_what_did_not_change_is_not_written_again(terminal: Terminal) -> None:
+    """A load turns ten times a second; a slow line gets what is new."""
+    table = LiveTable(terminal.stream)
+    table.show("title", 0.1, [ROWS["ok"]])
+    terminal.shown()
+    sent = len(terminal.sent)
+    table.show("title", 0.1, [ROWS["ok"]])
+    terminal.shown()
+    assert len(terminal.sent) == sent
+    table.erase()
+    table.show("title", 0.1, [ROWS["ok"]])
+    assert terminal.shown()[0] == "title"
+
+
 def test_at_the_bottom_of_the_screen_the_table_scrolls_once(terminal: Terminal) -> None:
     """The table is drawn again at the place where it stands then."""
     for number in range(30):

@@ -183,6 +183,7 @@ class LiveTable:
         self._stream = stream or sys.stderr
         self._clock = clock
         self._drawn: list[int] = []
+        self._frame: object = None
         self._said_at = float("-inf")
         self._said: object = None
 
@@ -210,6 +211,10 @@ class LiveTable:
         lines += table_lines(shown, min(width, WIDTH), colour=uses_colour(self._stream))
         if left_out:
             lines.append(f"and {left_out} more"[: width - _MARGIN])
+        size = (width, height)
+        if self._drawn and (lines, size) == self._frame:
+            return
+        self._frame = (lines, size)
         # One write: a frame that is dropped because nobody reads is dropped whole.
         self._stream.write(self._back(width) + "".join(f"{line}\x1b[K\n" for line in lines) + "\x1b[J")
         self._stream.flush()
