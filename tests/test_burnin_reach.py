@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 from fakes.burnin import NO_TORCH  # skips this file where torch is not installed
 
-from nodevet.checks.burnin import device
+from nodevet.checks.burnin import device, host
 from nodevet.checks.burnin.device import open_device
 from nodevet.checks.burnin.host import online_processors
 from nodevet.checks.burnin.library import torch
@@ -32,7 +32,7 @@ def machine_of(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Mach
                 return core_ids[cpu]
             return str(of[cpu]) if name == "physical_package_id" and cpu < len(of) else otherwise
 
-        monkeypatch.setattr(device, "_topology", topology)
+        monkeypatch.setattr(host, "_topology", topology)
         monkeypatch.setattr(device, "cpu_quota", lambda: quota)
         monkeypatch.setattr(device, "online_processors", lambda: online_processors(tree(online)))
         monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: set(range(len(of))))

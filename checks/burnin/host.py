@@ -51,18 +51,18 @@ def online_processors(root: str = "/") -> frozenset[int]:
     return frozenset(cpu for first, last in spans for cpu in range(int(first), int(last) + 1))
 
 
-def processors_of_socket(socket: str, processors: Iterable[int], root: str = "/") -> frozenset[int]:
+def processors_of_socket(socket: str, processors: Iterable[int]) -> frozenset[int]:
     """Return those of *processors* that belong to *socket*."""
-    return frozenset(cpu for cpu in processors if _topology(root, cpu, "physical_package_id", "0") == socket)
+    return frozenset(cpu for cpu in processors if _topology(cpu, "physical_package_id", "0") == socket)
 
 
-def cores_of(processors: Iterable[int], root: str = "/") -> int:
+def cores_of(processors: Iterable[int]) -> int:
     """Return the number of cores of *processors*: a core number may repeat on another die."""
-    return len({_topology(root, cpu, "thread_siblings_list", str(cpu)) for cpu in processors})
+    return len({_topology(cpu, "thread_siblings_list", str(cpu)) for cpu in processors})
 
 
-def _topology(root: str, cpu: int, name: str, otherwise: str) -> str:
-    return _text(Path(root, f"sys/devices/system/cpu/cpu{cpu}/topology", name)).strip() or otherwise
+def _topology(cpu: int, name: str, otherwise: str) -> str:
+    return _text(Path(f"/sys/devices/system/cpu/cpu{cpu}/topology", name)) or otherwise
 
 
 def has_bf16_units(root: str = "/") -> bool | None:
