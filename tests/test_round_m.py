@@ -1,13 +1,16 @@
-"""A command of a site leaves out a card: what proves its loss, and what does not (real agents)."""
+"""What proves a loss or a crash, and what does not: cards that a command leaves out, code of a Python (real agents)."""
 
 from __future__ import annotations
 
+import os
 import shutil
+import sys
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes.gpu_node import GpuNode, pci
 from fakes.host_tree import node_files, pci_device, processor_files, write_tree
 from fakes.running_agent import RunningAgent
 from fakes.site_tool import SettableTool, device, reading, temperature
@@ -159,3 +162,113 @@ def test_a_board_whose_bus_has_another_number_has_not_left_it(tmp_path: Path) ->
         assert missing(running, BOARDS[1], 15.0)["outcome"] == "unmeasured"
         tool.print(*gaudi(*RENUMBERED))
         running.wait_for_verdict("ok")
+
+
+def ring(dead: Collection[int] = (), *, weak: bool = False) -> list[Any]:
+    """Return four cards in a ring that name their peers by address; *weak*: a mesh in which a has one link to d, b and c two."""
+    cards = []
+    for number in range(4):
+        peers = [(number + 1) % 4, (number - 1) % 4] if not weak else [peer for peer in range(4) if peer != number]
+        links = [link(port, peer not in dead) for port, peer in enumerate(peers)]
+        ends = [{"port": port, "peer": f"0000:0{peer}:00.0"} for port, peer in enumerate(peers)]
+        if weak and number in (1, 2):  # b and c have two links to d, a has one that works
+            links.append(link(len(peers), 3 not in dead))
+            ends.append({"port": len(peers), "peer": "0000:03:00.0"})
+        facts: dict[str, Any] = {"serial": f"S{number}", "pci": f"0000:0{number}:00.0", "links": ends}
+        cards.append(device(NAMES[number], temperature(45), *links, **facts))
+    return [card for number, card in enumerate(cards) if number not in dead]
+
+
+@pytest.mark.xfail(strict=True, reason="each sibling must have lost equally many links, although they name their peers")
+@pytest.mark.parametrize("weak", [False, True], ids=["ring", "one link fewer"])
+def test_a_dead_card_is_told_where_its_siblings_have_other_numbers_of_links_to_it(tmp_path: Path, weak: bool) -> None:
+    """Every link to d is down, and those who had one say so: d is lost, and its neighbours have no fault."""
+    tool = SettableTool(tmp_path)
+    tool.print(*ring(weak=weak))
+    with agent(tmp_path, table(tool.program)) as running:
+        running.wait_for_verdict("ok")
+        tool.print(*ring([3], weak=weak))
+        assert missing(running, "0000:03:00.0")["outcome"] == "fail"
+        status = running.wait_for_verdict("failed")
+        assert [entry for entry in status["findings"] if entry["code"] == "link.down"] == []
+
+
+HOOKS = {
+    "abrt3.pth": "import abrt_exception_handler3\n",
+    "systemd_coredump.pth": "import systemd_coredump_exception_handler\n",
+    "__editable__.other.pth": "",
+}
+"""Files of Fedora and RHEL (python3-abrt-addon, python3-systemd-coredump) that set sys.excepthook, in Python alone."""
+
+
+def hooked(place: Path, name: str) -> str:
+    """Return a Python of which the site-packages have the file *name* of a distribution, with its module."""
+    packages = place / "venv" / "lib" / f"python3.{sys.version_info.minor}" / "site-packages"
+    packages.mkdir(parents=True)
+    (place / "venv" / "bin").mkdir()
+    python = place / "venv" / "bin" / "python"
+    python.symlink_to(os.path.realpath(sys.executable))
+    (place / "venv" / "pyvenv.cfg").write_text(f"home = {sys.base_prefix}/bin\ninclude-system-site-packages = false\n")
+    ours = next(path for path in sys.path if path.endswith("site-packages"))
+    (packages / "__editable__.ours.pth").write_text(f"import site; site.addsitedir({ours!r})\n")
+    (packages / name).write_text(HOOKS[name])
+    module = HOOKS[name].removeprefix("import ").strip() or "unused"
+    (packages / f"{module}.py").write_text("import sys\n\nsys.excepthook = lambda *told: sys.__excepthook__(*told)\n")
+    return str(python)
+
+
+UNKNOWN_HOOK = pytest.mark.xfail(strict=True, reason="each .pth file that no table knows excuses each crash, for ever")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("abrt3.pth", marks=UNKNOWN_HOOK),
+        pytest.param("systemd_coredump.pth", marks=UNKNOWN_HOOK),
+        "__editable__.other.pth",
+    ],
+)
+def test_a_driver_that_crashes_is_told_beside_a_hook_of_the_distribution(
+    tmp_path: Path, fake_nvml_library: Path, name: str
+) -> None:
+    """The hook is Python alone: the library that aborts in each call at board 3 is hard the second time."""
+    node = GpuNode(tmp_path, fake_nvml_library)
+    node.python = hooked(tmp_path, name)
+    with node:
+        node.wait_for_verdict("ok", 30.0)
+        node.machine.crash("nvmlDeviceGetTemperature", gpu=3).crash("nvmlDeviceGetTemperatureV", gpu=3)
+        assert node.wait_for_verdict("failed", 25.0)["hard"]
+
+
+def test_a_call_that_crashes_at_another_board_each_time_is_the_drivers(tmp_path: Path, fake_nvml_library: Path) -> None:
+    """No board meets it twice: the driver does."""
+    with GpuNode(tmp_path, fake_nvml_library) as node:
+        node.wait_for_verdict("ok", 30.0)
+        for slot in (0, 1):
+            node.machine.crash("nvmlDeviceGetTemperature", gpu=slot).crash("nvmlDeviceGetTemperatureV", gpu=slot)
+            status = node.wait_for(lambda status: "SIGABRT" in str(status["findings"]), 15.0)
+            assert slot or not status["hard"]
+            node.machine.clear()
+            if not slot:
+                node.wait_for_verdict("ok", 30.0)
+        assert node.wait_for_verdict("failed")["hard"]
+
+
+def test_a_kernel_log_file_that_is_written_anew_repeats_no_event(tmp_path: Path, fake_nvml_library: Path) -> None:
+    """A tool of the site replaces the file, or truncates and refills it: the acknowledgement holds."""
+    with GpuNode(tmp_path, fake_nvml_library) as node:
+        node.wait_for_verdict("ok", 30.0)
+        node.log_kernel(
+            f"NVRM: Xid (PCI:{pci(3)[:-2]}): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
+        )
+        node.wait_for_finding("nvidia.xid.79")
+        node.command("ack", "nvidia.xid.79", "--device", pci(3), "--note", "known")
+        node.wait_for_verdict("ok")
+        text = node.kernel_log.read_text()
+        fresh = node.kernel_log.with_suffix(".new")
+        fresh.write_text(text)
+        for replace in (lambda: fresh.replace(node.kernel_log), lambda: node.kernel_log.write_text(text)):
+            replace()
+            begin = node.status()["generation"]
+            status = node.wait_for(lambda status, begin=begin: status["generation"] >= begin + 3, 15.0)
+            assert (status["verdict"], status["hard"]) == ("ok", False)
