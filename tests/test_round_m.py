@@ -165,7 +165,10 @@ def test_a_board_whose_bus_has_another_number_has_not_left_it(tmp_path: Path) ->
 
 
 def ring(dead: Collection[int] = (), *, weak: bool = False) -> list[Any]:
-    """Return four cards in a ring that name their peers by address; *weak*: a mesh in which a has one link to d, b and c two."""
+    """Return four cards in a ring that name their peers by address.
+
+    *weak*: a mesh in which a has one link to d, b and c have two.
+    """
     cards = []
     for number in range(4):
         peers = [(number + 1) % 4, (number - 1) % 4] if not weak else [peer for peer in range(4) if peer != number]
@@ -267,8 +270,12 @@ def test_a_kernel_log_file_that_is_written_anew_repeats_no_event(tmp_path: Path,
         text = node.kernel_log.read_text()
         fresh = node.kernel_log.with_suffix(".new")
         fresh.write_text(text)
-        for replace in (lambda: fresh.replace(node.kernel_log), lambda: node.kernel_log.write_text(text)):
-            replace()
-            begin = node.status()["generation"]
-            status = node.wait_for(lambda status, begin=begin: status["generation"] >= begin + 3, 15.0)
+        for is_new_file in (True, False):
+            if is_new_file:
+                fresh.replace(node.kernel_log)
+            else:
+                node.kernel_log.write_text(text)
+            end = node.status()["generation"] + 3
+            node.seconds_until(lambda end=end: node.status()["generation"] >= end, 15.0)  # type: ignore[misc]
+            status = node.status()
             assert (status["verdict"], status["hard"]) == ("ok", False)
