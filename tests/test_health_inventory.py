@@ -241,6 +241,21 @@ def test_a_list_that_was_made_under_a_shortage_proves_no_loss(shortage: str, is_
         assert (finding.outcome, finding.hard) == (FAIL, True)
 
 
+@pytest.mark.parametrize("is_page_left", [False, True])
+def test_a_page_that_nobody_reads_may_be_the_board_that_is_left_out(is_page_left: bool) -> None:
+    """Buses were numbered anew: without such a page the bus, which shows the sibling, has lost the board."""
+    make = {"backend": "command.acme", "vendor": "habana", "uuid": None}
+    sibling, card = (gpu(f"acme:{n}", f"0000:0{n}:00.0", **make) for n in (1, 2))
+    pages = [
+        msgspec.structs.replace(bare_board(pci, "habanalabs"), vendor="habana") for pci in (sibling.pci, "0000:7e:00.0")
+    ]
+    on_bus = tuple(pages if is_page_left else pages[:1])
+    devices = (controller(), sibling, *on_bus[1:])
+    view = View(now=at(), devices=devices, on_bus=on_bus, readers=(reader("host"), reader("command.acme")))
+    finding = of(judge("inventory", remembered(view, card, at())), "device.missing", card.id)
+    assert finding.outcome is (UNMEASURED if is_page_left else FAIL)
+
+
 def test_board_that_its_own_driver_does_not_answer_for_is_lost() -> None:
     """The driver is bound and answers for the siblings: the board is at fault, and there is nothing to install."""
     findings = judge("inventory", beside_answering_siblings("nvidia"))

@@ -44,7 +44,6 @@ from nodevet.checks.engine.baseline import UNNAMED, is_a_number
 from nodevet.checks.engine.enumeration import has_enumerated, is_read, vendors_known
 from nodevet.checks.engine.exchanged import awaits_bus, exchanged, unread_instead
 from nodevet.checks.engine.judging import Rule
-from nodevet.checks.engine.missed import is_missed
 from nodevet.checks.engine.registry import check
 from nodevet.checks.engine.renamed import COMMANDS
 from nodevet.checks.engine.unlisted import (
@@ -448,7 +447,7 @@ def _missing(view: View, device: Device, replaced: Mapping[str, str]) -> Finding
     if reader is not None and reader.shortage:
         facts = f"{name}: not listed by {device.backend}; {reader.shortage}: a loss is not proven"
         return SHORT_BY_NAME.on_node(Outcome.UNMEASURED, facts, device=device.id, required=True)
-    if device.backend.startswith(COMMANDS) and not (has_left_bus(view, device) or is_missed(view, device)):
+    if device.backend.startswith(COMMANDS) and not has_left_bus(view, device):
         facts = f"{name}: {device.backend} does not print it any more: a loss is not proven"
         return NOT_PRINTED.on_node(Outcome.UNMEASURED, facts, device=device.id, required=True, evidence_time=listed_at)
     serial = f", serial {device.serial}" if device.serial else ""
