@@ -247,7 +247,8 @@ def test_a_page_that_nobody_reads_may_be_the_board_that_is_left_out(is_page_left
     make = {"backend": "command.acme", "vendor": "habana", "uuid": None}
     sibling, card = (gpu(f"acme:{n}", f"0000:0{n}:00.0", **make) for n in (1, 2))
     pages = [
-        msgspec.structs.replace(bare_board(pci, "habanalabs"), vendor="habana") for pci in (sibling.pci, "0000:7e:00.0")
+        msgspec.structs.replace(bare_board(pci, "habanalabs"), vendor="habana")
+        for pci in ("0000:01:00.0", "0000:7e:00.0")
     ]
     on_bus = tuple(pages if is_page_left else pages[:1])
     devices = (controller(), sibling, *on_bus[1:])

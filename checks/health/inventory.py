@@ -6,7 +6,7 @@ no proof of absence: a device is missing only where its collector answered witho
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Annotated
 
@@ -19,7 +19,6 @@ from nodevet.checks.core.model import (
     Clearing,
     Device,
     DeviceKind,
-    Failure,
     FailureKind,
     FaultClass,
     Finding,
@@ -40,10 +39,11 @@ from nodevet.checks.engine.bare import (
     unread_boards,
     without_address,
 )
-from nodevet.checks.engine.baseline import UNNAMED, is_a_number
+from nodevet.checks.engine.baseline import is_a_number
 from nodevet.checks.engine.enumeration import has_enumerated, is_read, vendors_known
 from nodevet.checks.engine.exchanged import awaits_bus, exchanged, unread_instead
 from nodevet.checks.engine.judging import Rule
+from nodevet.checks.engine.moved import is_told, moved_board
 from nodevet.checks.engine.registry import check
 from nodevet.checks.engine.renamed import COMMANDS
 from nodevet.checks.engine.unlisted import (
@@ -200,9 +200,6 @@ REFUSED = (
     (FAULTY, FailureKind.FAULTY, "the driver reports a fault and does not open it", "the driver opens it"),
 )
 
-TOLD_AS_LOSS = frozenset({FailureKind.LOST, *(kind for _, kind, _, _ in REFUSED)})
-"""Failures that each have a finding of their own with the outcome ``fail``."""
-
 WITNESSES = from_table("reader.falls").value
 """Number of hangs or crashes of the driver on a board, within the time of reader_faults.csv, that prove its loss."""
 
@@ -312,11 +309,11 @@ def _listed_twice(view: View) -> Finding:
 def _lost(view: View, device: Device) -> Finding:
     name = device_name(view, device.id)
     samples = [sample for (owner, _), sample in view.samples.items() if owner == device.id]
-    lost = [sample for sample in samples if _is_told(sample.failure, {FailureKind.LOST})]
+    lost = [sample for sample in samples if is_told(sample.failure, {FailureKind.LOST})]
     if lost:
         sample = max(lost, key=lambda entry: entry.time.boottime_ns)
         detail = sample.failure.detail if sample.failure else ""
-        gone, silent = _moved(view, device.backend)
+        gone, silent = moved_board(view, device.backend)
         known = (
             f"; it may be the board formerly at {gone.pci}, serial {gone.serial}" if gone and silent == device else ""
         )
@@ -364,11 +361,6 @@ def _lost(view: View, device: Device) -> Finding:
     return LOST.on_node(outcome, f"{name}: {facts}", device=device.id, evidence_time=newest)
 
 
-def _is_told(failure: Failure | None, kinds: Collection[FailureKind]) -> bool:
-    """Return whether *failure* is one of *kinds*, and evidence: without memory a library reports any board as lost."""
-    return failure is not None and failure.kind in kinds and failure.of_driver
-
-
 def _refused(view: View, device: Device, rule: Rule, kind: FailureKind, why: str, well: str) -> Finding:
     """Judge whether the driver refuses the device with failures of *kind* and the reason *why*; it is on the bus."""
     name = device_name(view, device.id)
@@ -376,7 +368,7 @@ def _refused(view: View, device: Device, rule: Rule, kind: FailureKind, why: str
     newest = max(samples, key=lambda entry: entry.time.boottime_ns, default=None)
     if newest is None:
         return rule.on_node(Outcome.SKIPPED, f"{name}: not read yet", device=device.id)
-    asked = [sample for sample in samples if _is_told(sample.failure, {kind})]
+    asked = [sample for sample in samples if is_told(sample.failure, {kind})]
     if asked:
         sample = max(asked, key=lambda entry: entry.time.boottime_ns)
         detail = sample.failure.detail if sample.failure else ""
@@ -427,7 +419,7 @@ def _missing(view: View, device: Device, replaced: Mapping[str, str]) -> Finding
     if was_given_elsewhere(view, view.memory.seen[device.id]):
         facts = f"{name}: present in an earlier boot; the agent's container has other boards and not this one"
         return NOT_GIVEN_BEFORE.on_node(Outcome.UNMEASURED, facts, device=device.id, required=True)
-    gone, silent = _moved(view, device.backend)
+    gone, silent = moved_board(view, device.backend)
     if silent is not None and gone == device:
         return MISSING.on_node(
             Outcome.SKIPPED,
@@ -485,22 +477,6 @@ def _elsewhere(view: View, device: Device, listed: Instant | None) -> Finding | 
             evidence_time=listed,
         )
     return None
-
-
-def _moved(view: View, backend: str) -> tuple[Device, Device] | tuple[None, None]:
-    """Return the only unlisted board of *backend*, and the only one that is silent and unidentified.
-
-    Addresses may change with a boot. That both are one board is likely, not proven: it is reported as one loss, not as
-    a name. A board that is silent for another reason is no loss, and replaces none.
-    """
-    present = {device.id for device in view.devices}
-    known = [seen.device for seen in view.memory.seen.values() if seen.device.backend == backend]
-    unlisted = [board for board in known if board.uuid and board.parent is None and board.id not in present]
-    nameless = [board for board in view.devices if board.backend == backend and not board.uuid]
-    silent = [board for board in nameless if _is_told(view.failure(board.id), TOLD_AS_LOSS)]
-    if len(unlisted) != 1 or len(silent) != 1 or silent[0].model not in (UNNAMED, unlisted[0].model):
-        return None, None
-    return unlisted[0], silent[0]
 
 
 def _merged(device: Device, present: set[str]) -> bool:
