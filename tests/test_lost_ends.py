@@ -369,6 +369,15 @@ def test_a_dead_module_that_a_command_leaves_out_is_missing_and_its_page_is_no_o
     assert {("device.missing", "hl:2"), ("device.missing", "hl:5")} <= counting(Modules().look(DEAD, 5))
 
 
+def test_a_dead_module_that_left_the_bus_is_one_finding_where_some_ports_lead_outside() -> None:
+    """24 ports are no multiple of seven: three of them lead outside."""
+    node = Modules()
+    del node.pages[DEAD]
+    looked = [node.look(DEAD) for _ in range(3)]
+    assert [counting(snapshot) for snapshot in looked] == [{("device.missing", "hl:2")}] * 3
+    assert looked[-1].device_verdicts["hl:0"].state is State.OK
+
+
 def test_boards_that_tell_no_address_are_those_on_the_bus_where_there_are_as_many() -> None:
     """The node was unknown for ever: their pages on the bus passed for other boards, which nothing reads."""
     node = Modules(addressed=False)

@@ -53,8 +53,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, *, stands_for_kernel: bool = False, spawn: Spawn = burn_command) -> int:
     """Run until SIGTERM or SIGINT; exit 0 after a clean stop.
 
-    *stands_for_kernel* is for a node of fake devices, whose kernel log is a file, and *spawn* for one
-    whose probes are scripted: no option or setting reaches them.
+    For fake nodes alone: *stands_for_kernel* (the kernel log is a file) and *spawn* (the probes are scripted).
     """
     # structlog imports rich for its console where it can, which takes 5 MiB: it is unimportable in this process.
     cast("dict[str, ModuleType | None]", sys.modules).setdefault("rich", None)

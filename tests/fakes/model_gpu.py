@@ -25,10 +25,13 @@ class ModelGpu(ComputeDevice, frozen=True, kw_only=True):
         """Return four gibibytes."""
         return 4 << 30
 
-    def timed(self, start: Callable[[], Callable[[], Outcome]]) -> tuple[float, Outcome]:
+    def timed(
+        self, start: Callable[[], Callable[[], Outcome]], meanwhile: Callable[[], None] = lambda: None
+    ) -> tuple[float, Outcome]:
         """Return the seconds of the model for what *start* multiplied and checked."""
         before = self.release_of_torch.operations
         outcome = start()()
+        meanwhile()
         products = (self.release_of_torch.operations - before) / self.operations_per_second
         return products + _checks(outcome) * self.check_seconds, outcome
 
