@@ -55,12 +55,12 @@ def run(arguments: argparse.Namespace, *, stands_for_kernel: bool = False, spawn
 
     For fake nodes alone: *stands_for_kernel* (the kernel log is a file) and *spawn* (the probes are scripted).
     """
-    # structlog imports rich for its console where it can, which takes 5 MiB: it is unimportable in this process.
+    # structlog imports rich for its console where it can, which takes 5 MiB: it is unimportable in this process. The
+    # pickle error is what structlog raises where a logger is to be pickled.
     cast("dict[str, ModuleType | None]", sys.modules).setdefault("rich", None)
     from nodevet.agent.config.settings import Configuration
     from nodevet.checks.core.later import SELDOM, loaded_later
 
-    # What structlog raises where a logger is to be pickled.
     with loaded_later(*SELDOM, "pickle", known={("structlog._output", "pickle.PicklingError"): TypeError}):
         from nodevet.agent.daemon.loop import Daemon
     from nodevet.agent.daemon.reload import Reread
@@ -90,10 +90,9 @@ def run(arguments: argparse.Namespace, *, stands_for_kernel: bool = False, spawn
         return simulated_configuration(settings, profile)
 
     faulthandler.enable(STANDARD_ERROR)  # a watchdog ends a loop that stands still by SIGABRT: this says where it stood
-    settings = load()
+    settings, outlet = load(), Outlet()
     _prepare()
     simulate = _simulate(profile, arguments.scenario) if profile else None
-    outlet = Outlet()
 
     def tell(line: str) -> None:
         # Whoever started the agent may have gone, or no longer read: it goes on.
