@@ -50,7 +50,8 @@ def require_clean_environment(environment: Mapping[str, str]) -> None:
     """Raise RefusedError naming the variables that change the arithmetic of products."""
     names = forbidden_variables(environment)
     if names:
-        raise RefusedError(f"{', '.join(names)} changes the arithmetic of products; unset it and run again")
+        named = ", ".join(names)
+        raise RefusedError(f"the environment changes the arithmetic of products; unset {named} and run again")
 
 
 def _is_removed(name: str) -> bool:
