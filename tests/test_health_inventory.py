@@ -27,6 +27,7 @@ from nodevet.checks.core.model import (
     Action,
     Clearing,
     Device,
+    DeviceKind,
     Failure,
     FailureKind,
     FaultClass,
@@ -255,6 +256,21 @@ def test_a_page_that_nobody_reads_may_be_the_board_that_is_left_out(is_page_left
     view = View(now=at(), devices=devices, on_bus=on_bus, readers=(reader("host"), reader("command.acme")))
     finding = of(judge("inventory", remembered(view, card, at())), "device.missing", card.id)
     assert finding.outcome is (UNMEASURED if is_page_left else FAIL)
+
+
+@pytest.mark.parametrize(
+    "make", [{"kind": DeviceKind.NIC, "model": "NIC"}, {"model": "virtual function"}], ids=["nic", "virtual function"]
+)
+def test_a_device_that_the_bus_does_not_list_has_not_left_it(make: dict[str, Any]) -> None:
+    """The list of the bus has accelerators, and no virtual functions: a command that leaves one out proves no loss."""
+    told: dict[str, Any] = {"backend": "command.acme", "vendor": "habana", "uuid": None}
+    sibling = gpu("acme:1", "0000:01:00.0", **told)
+    others = [gpu(f"acme:{n}", f"0000:0{n}:00.0", **{**told, **make}) for n in (2, 3)]
+    page = msgspec.structs.replace(bare_board("0000:01:00.0", "habanalabs"), vendor="habana")
+    devices = (controller(), sibling, others[0])
+    view = View(now=at(), devices=devices, on_bus=(page,), readers=(reader("host"), reader("command.acme")))
+    finding = of(judge("inventory", remembered(view, others[1], at())), "device.missing", others[1].id)
+    assert (finding.outcome, finding.required) == (UNMEASURED, True)
 
 
 def test_board_that_its_own_driver_does_not_answer_for_is_lost() -> None:

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import pytest
 from fakes.torch_release import NO_TORCH, NOT_SUPPORTED, Release  # skips this file where torch is not installed
 
-from nodevet.checks.burnin.calls import Layout, TorchCall, calls_of, is_device_error
+from nodevet.checks.burnin.call_table import OperandLayout, TorchCall, calls_of
+from nodevet.checks.burnin.calls import is_device_error
 from nodevet.checks.burnin.errors import FormatError, RefusedError, UntoldFormatError
 from nodevet.checks.burnin.families import data_types
 from nodevet.checks.burnin.library import OutOfMemoryError, torch
@@ -75,7 +76,7 @@ def test_the_first_call_that_the_release_has_is_taken(
     assert (chosen.row.call, chosen.row.layout, multiplication.narrow) == (call, layout, narrow)
     assert list(chosen.refused) == refused
     assert all(chosen.refused.values())
-    assert multiplication.transpose_b is (layout == Layout.COLUMNS)
+    assert multiplication.transpose_b is (layout == OperandLayout.COLUMNS)
     assert multiplication.output is (multiplication.element if narrow else multiplication.wide)
 
 

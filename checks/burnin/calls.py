@@ -7,14 +7,12 @@ loaded and certified. An error of the device or of its driver is no refusal: it 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
-from enum import StrEnum
+from collections.abc import Callable
 from functools import partial
 
 import msgspec
 
-from nodevet.checks.reference.tables import load_table
-
+from .call_table import OperandLayout, TorchCall, calls_of
 from .errors import RefusedError, UntoldFormatError
 from .families import DataType
 from .library import OutOfMemoryError, Tensor, torch
@@ -35,34 +33,6 @@ _ANOTHER_BUILD = "install a build for its architecture (builds for CUDA 12.8 and
 
 _NAMES_ON_ROCM = {"cublas": "rocblas", "cublaslt": "hipblaslt"}
 """torch names the libraries of ROCm by their counterparts."""
-
-
-class Layout(StrEnum):
-    """How B lies in memory: by rows, or by columns, so that each sum reads both operands along memory."""
-
-    ROWS = "NN"
-    COLUMNS = "TN"
-
-
-class TorchCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A row of ``torch_calls.csv``. ``library`` is ``lt`` where torch has no choice of the BLAS library."""
-
-    formats: tuple[str, ...]
-    kinds: tuple[str, ...]
-    call: str
-    layout: Layout
-    result: str
-    oldest_cuda: str
-    oldest_rocm: str
-    library: str
-    where_it_raises: str
-    evidence: str
-    source: str
-
-    @property
-    def narrow(self) -> bool:
-        """Return whether the result is rounded to the format of the operands."""
-        return self.result == "narrow"
 
 
 class Chosen(msgspec.Struct, frozen=True):
@@ -155,12 +125,6 @@ def choose_call(
     )
 
 
-def calls_of(name: str, kind: str) -> tuple[TorchCall, ...]:
-    """Return the calls for the format *name* on *kind*, in the order in which they are tried."""
-    rows: Iterable[TorchCall] = load_table("torch_calls.csv", TorchCall)
-    return tuple(row for row in rows if name in row.formats and kind in row.kinds)
-
-
 def is_device_error(error: BaseException) -> bool:
     """Return whether *error* is one of the device, its driver or its memory, not a call that torch does not offer."""
     text = str(error)
@@ -192,7 +156,7 @@ def _try(run: Multiply, row: TorchCall, data_type: DataType, result: torch.dtype
     a = torch.zeros(m, k, dtype=element, device=device)
     b = torch.zeros(n, k, dtype=element, device=device).t()
     out = torch.zeros(m, n, dtype=result, device=device)
-    run(a, b if row.layout is Layout.COLUMNS else b.contiguous(), out)
+    run(a, b if row.layout is OperandLayout.COLUMNS else b.contiguous(), out)
     float(out[0, 0])
 
 

@@ -11,7 +11,8 @@ from functools import partial
 
 import msgspec
 
-from .calls import Chosen, Layout, Library, Multiply, TorchCall, choose_call
+from .call_table import OperandLayout, TorchCall
+from .calls import Chosen, Library, Multiply, choose_call
 from .families import DataType, data_types
 from .library import Tensor, torch
 from .units import require_units
@@ -64,7 +65,7 @@ def choose_multiplication(
         exact=partial(_widened_operands, library) if narrow else chosen.run,
         chosen=chosen,
         narrow=narrow,
-        transpose_b=chosen.row.layout is Layout.COLUMNS,
+        transpose_b=chosen.row.layout is OperandLayout.COLUMNS,
     )
 
 

@@ -110,16 +110,17 @@ def _named_by_another(view: View, vendor: str) -> set[str | None]:
 
 
 def has_left_bus(view: View, board: Device) -> bool:
-    """Return whether the PCI bus, which shows other boards of the backend of *board*, does not show that board.
+    """Return whether the PCI bus has lost *board*: it shows listed boards of the same make, and not this one.
 
-    Where it shows none of its make, as in a container or for a virtual function, its silence says nothing.
+    Where it shows none of them, as in a container, or for a network card or a virtual function, the absence proves
+    nothing. Nor does it where the bus shows a board that nobody reads: it may be this one under another address.
     """
     places = {page.pci for page in view.on_bus}
     make = (board.backend, board.vendor, board.kind, board.model)
     alike = [other for other in view.devices if (other.backend, other.vendor, other.kind, other.model) == make]
-    is_asked = board.kind is DeviceKind.ACCELERATOR and any(places_of(other) & places for other in alike)
-    has_gone = board.pci is not None and is_asked and not places_of(board) & places
-    return has_gone and not bare_boards(view, board.vendor)  # a page that nobody reads may be the board
+    is_shown = any(places_of(other) & places for other in alike)
+    has_gone = board.pci is not None and is_shown and not places_of(board) & places
+    return has_gone and not bare_boards(view, board.vendor)
 
 
 def without_address(view: View, vendor: str) -> int:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from nodevet.checks.burnin.call_table import TorchCall
 from nodevet.checks.burnin.environment import Variable
 from nodevet.checks.burnin.units import FormatUnits, Offered
 from nodevet.checks.reference.tables import load_table
@@ -36,22 +37,6 @@ UNITS = ("Format", "Architecture", "Loaded", "Why not", "Source")
 VARIABLES = ("Variable", "Load has it", "Refused if set all the same", "Why", "Source")
 
 
-class Product(msgspec.Struct, frozen=True, kw_only=True):
-    """A row of ``torch_calls.csv``, read without torch."""
-
-    formats: tuple[str, ...]
-    kinds: tuple[str, ...]
-    call: str
-    layout: str
-    result: str
-    oldest_cuda: str
-    oldest_rocm: str
-    library: str
-    where_it_raises: str
-    evidence: str
-    source: str
-
-
 class Name(msgspec.Struct, frozen=True, kw_only=True):
     """A row of ``torch_interface.csv``."""
 
@@ -65,7 +50,7 @@ class Name(msgspec.Struct, frozen=True, kw_only=True):
 
 def torch_page(_repository: Path) -> str:
     """Return the page."""
-    products = load_table("torch_calls.csv", Product)
+    products = load_table("torch_calls.csv", TorchCall)
     names = load_table("torch_interface.csv", Name)
     units = load_table("format_units.csv", FormatUnits)
     variables = load_table("load_environment.csv", Variable)
@@ -97,7 +82,7 @@ def torch_page(_repository: Path) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _product(row: Product) -> tuple[str, ...]:
+def _product(row: TorchCall) -> tuple[str, ...]:
     where = row.where_it_raises or "-"
     processors = " (also on processors)" if "cpu" in row.kinds else ""
     return (
