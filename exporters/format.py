@@ -66,7 +66,8 @@ def percent(ratio: float, digits: int = 0) -> str:
 
 def one_in(rate: float | None) -> str:
     """Return an upper bound of an error rate as ``1/30037``, rounded up: no run claims more than it showed."""
-    return ABSENT if not rate else f"1/{math.floor(1 / rate * (1 + 1e-12))}"
+    trials = 1 / rate * (1 + 1e-12) if rate else math.nan
+    return f"1/{math.floor(trials)}" if math.isfinite(trials) else ABSENT  # of a subnormal rate it is infinite
 
 
 def bar_length(ratio: float) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from nodevet.checks.burnin.errors import RefusedError
@@ -18,7 +18,7 @@ from nodevet.checks.burnin.metrics import UNITS, figures, verification_state
 from nodevet.checks.burnin.plan import GemmRequest, load_plans, planned_shape, requests_for
 from nodevet.checks.burnin.rates import late_batches, overhead_ratio, percentile, upper_bound_95
 from nodevet.checks.core.errors import UsageError
-from nodevet.exporters.format import one_in
+from nodevet.exporters.format import ABSENT, one_in
 
 GIB = 1 << 30
 
@@ -329,3 +329,10 @@ def test_a_shown_bound_claims_no_more_than_was_proven(products: int) -> None:
     assert 1 / shown >= bound * (1 - 1e-9)
     assert 1 / (shown + 1) < bound
     assert one_in(1 / 30037) == "1/30037"
+
+
+@given(st.none() | st.floats())
+@example(1e-320)
+def test_a_bound_of_any_number_is_shown(rate: float | None) -> None:
+    """A load may send any number; one whose inverse is no number is shown as absent."""
+    assert one_in(rate) == ABSENT or one_in(rate).startswith("1/")
