@@ -632,7 +632,7 @@ def test_a_word_that_could_not_be_kept_says_so() -> None:
     node = Node()
     node.look(first=BROKEN)
     node.kept = ["disk full"]
-    assert "not stored: a crash would lose it: disk full" in node.ask(code=FAILED, device=GPU, note="n")[0]
+    assert "not stored (disk full): a crash would lose it" in node.ask(code=FAILED, device=GPU, note="n")[0]
 
 
 @pytest.mark.parametrize(

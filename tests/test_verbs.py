@@ -85,7 +85,7 @@ def test_the_answer_to_results_says_that_they_are_not_kept(trouble: str) -> None
     call = SimpleNamespace(arguments=ResultArguments((), "short"), answer=told.append)
     verbs(cast(Any, Loaded(trouble)))["result"].handler(cast(Any, call))
     notices = " ".join(told[0]["agent"]["notices"])
-    assert ("not kept" in notices, "disk full" in notices) == (bool(trouble), bool(trouble))
+    assert ("not stored" in notices, "disk full" in notices) == (bool(trouble), bool(trouble))
 
 
 def leased(snapshot: Snapshot, later: Snapshot, wanted: str) -> dict[str, Any]:

@@ -142,14 +142,14 @@ def _ack(served: Served, call: Call) -> None:
 
 def _with(message: str, trouble: str) -> str:
     """Return *message* with what is wrong where what it tells could not be kept."""
-    return f"{message}; not stored: a crash would lose it: {trouble}" if trouble else message
+    return f"{message}; not stored ({trouble}): a crash would lose it" if trouble else message
 
 
 def _with_notice(burn_in: BurnInDocument, trouble: str) -> BurnInDocument:
     """Return *burn_in* with what is wrong among the agent's notices, where its results could not be kept."""
     if not trouble or burn_in.agent is None:
         return burn_in
-    notice = f"the agent has not stored the results: a crash would lose them: {trouble}"
+    notice = f"the agent has not stored the results ({trouble}): a crash would lose them"
     agent = msgspec.structs.replace(burn_in.agent, notices=(*burn_in.agent.notices, notice))
     return msgspec.structs.replace(burn_in, agent=agent)
 
