@@ -140,5 +140,7 @@ def test_a_command_that_begins_to_tell_an_address_that_another_reader_lists_make
     for _ in range(3):
         desk.present(after)
         done = desk.round()
-        failed = [(entry.code, entry.message) for entry in done.snapshot.findings if entry.outcome.value == "fail"]
-        assert not failed, failed
+        missing = {f.message for f in done.snapshot.findings if f.code == "device.missing" and f.device == before.id}
+        assert missing, "it is named"
+        assert all("instead of all its former devices" in message for message in missing), missing
+        assert not [f.message for f in done.snapshot.findings if f.outcome is Outcome.FAIL]

@@ -6,11 +6,13 @@ import argparse
 
 import msgspec
 import pytest
-from fakes.snapshots import burn_in, gpu, gpu_id, gpu_node
+from fakes.snapshots import burn_in, cpu_node, gpu, gpu_id, gpu_node
 from hypothesis import given
 from hypothesis import strategies as st
 
 from nodevet.agent.commands._peaks import DevicePeaks, FormatPeaks, Step, node_peaks, parse_step, peaks_text
+from nodevet.agent.commands.devices import show_peaks
+from nodevet.agent.terminal import exits
 from nodevet.checks.burnin.metrics import figures
 from nodevet.checks.core.model import Snapshot
 from nodevet.exporters.documents.schema import status_document
@@ -54,6 +56,14 @@ def test_a_step_is_compared_with_each_peak() -> None:
     }
     (row,) = [line for line in "\n".join(peaks_text(found, STEP)).splitlines() if " bf16 " in line]
     assert row.split()[-5:] == ["50.0", "%", "46.2", "%", "unknown"]
+
+
+def test_an_ok_node_without_a_known_peak_is_unknown() -> None:
+    """Nothing was compared, so a script must not take it for good."""
+    document = status_document(cpu_node())
+    assert document.verdict == "ok"
+    assert show_peaks(document, argparse.Namespace(mfu=None, json=True)) == exits.UNKNOWN
+    assert show_peaks(status_document(gpu_node()), argparse.Namespace(mfu=None, json=True)) != exits.UNKNOWN
 
 
 def test_the_clock_of_the_last_burn_in_gives_the_third_peak() -> None:

@@ -332,15 +332,18 @@ def test_a_board_that_was_lost_before_stays_so_when_the_others_are_renamed(site:
     site.rounds(*cards("hl0 hl1 hl2"))
     site.rounds(*cards("hl0 hl1"))
     snapshot = site.rounds(*cards("accel0 accel1"))[-1]
-    assert "acme:hl2" in unproven(snapshot)
     assert (snapshot.verdict.state, is_hard(snapshot)) == (State.UNKNOWN, False)
+    told = {found.device: found.message for found in snapshot.findings if found.code == "device.missing"}
+    assert all("instead of all its former devices" in told[f"acme:hl{n}"] for n in (0, 1))
+    assert "does not print it any more" in told["acme:hl2"]
 
 
 def test_a_board_that_comes_back_while_its_sibling_goes_renames_nothing(site: Site) -> None:
     """Both were there together, so one is not the other."""
     for called in ("hl0 hl1", "hl1", "hl0"):
         snapshot = site.rounds(*cards(called))[-1]
-    assert "acme:hl1" in unproven(snapshot)
+    told = {found.device: found.message for found in snapshot.findings if found.code == "device.missing"}
+    assert "does not print it any more" in told["acme:hl1"]
 
 
 LISTS = st.lists(
@@ -391,7 +394,11 @@ def test_a_part_that_is_not_listed_beside_its_board_is_no_lost_board(site: Site)
         return [device("hl0", serial="A1"), *(device(name, parent="hl0") for name in parts)]
 
     site.rounds(*split("p0", "p1"))
+    part = next(entry for entry in site.listed if entry.id == "acme:p0")
     found = site.rounds(*split("q0", "q1"), count=4)
+    failure = site.sample("fast", part).failure
+    assert failure is not None
+    assert failure.detail == "command.acme lists its board, and not this part any more"
     assert not any(map(is_hard, found))
     assert found[-1].verdict.state is State.OK, found[-1].verdict
 
@@ -494,6 +501,7 @@ def test_boards_that_come_one_after_the_other_after_a_boot_close_no_gate(site: S
         for count in (1, 2):
             snapshot = site.round(*all_of_them[:count])
             assert (snapshot.verdict.state, is_hard(snapshot)) == (State.UNKNOWN, False)
+            assert "since the boot" in snapshot.verdict.reason
         assert site.rounds(*all_of_them)[-1].verdict.state is State.OK
     site.restart("boot-3")
     snapshot = site.round(*all_of_them[:2])

@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
 
         document = status_document(look(settings, purpose="nodevet devices"))
     if arguments.peaks:
-        return _show_peaks(document, arguments)
+        return show_peaks(document, arguments)
     if arguments.json:
         inventory = {
             "schema": "nodevet.devices/1",
@@ -64,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
     return exits.of_state(document.verdict)
 
 
-def _show_peaks(document: StatusDocument, arguments: argparse.Namespace) -> int:
+def show_peaks(document: StatusDocument, arguments: argparse.Namespace) -> int:
     """Print the peaks; the exit code is that of the verdict, or 3 where an ``ok`` node has no known peak."""
     found = peaks.node_peaks(document, arguments.mfu)
     if arguments.json:
